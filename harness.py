@@ -1,0 +1,534 @@
+"""The loop: send the conversation, run the tools that the model asks for, until it answers.
+
+    python harness.py [options] task words ...      "-" as a word: standard input
+    python harness.py                               a chat, on a terminal
+
+`run()` below is the loop; it knows no provider (backend.py) and no tool (tools.py). Around it:
+
+    the loop      run(), and what it does in a word each
+    limits        why a run stops before its answer
+    terminal      progress, the question before a tool changes something
+    command line  options, settings, exit codes
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from backend import BackendError, Endpoint, Message, Reply, ToolCall, chat, connect, visible
+from backend import load_settings
+from tools import REGISTRY, Approve, Tool, deny, dispatch, schemas
+
+__version__ = "0.1.0"
+
+# --- the loop ------------------------------------------------------------------------------------
+
+SYSTEM = """You are an agent in a folder of files. Use the tools to find out; never guess.
+Call one tool at a time and read its result before you go on.
+Paths are relative to the folder: "." is the folder itself.
+When you know the answer, say it in plain text, short, and with what the tools returned."""
+
+
+@dataclass
+class Result:
+    """What a run came to. `finish_reason` is a key of EXIT_CODES."""
+
+    answer: str = ""
+    finish_reason: str = "stop"
+    steps: int = 0  # model calls
+    tool_calls: list[dict] = field(default_factory=list)  # name, arguments, result (a preview)
+    usage: dict[str, int] = field(default_factory=dict)  # prompt_, completion_, total_tokens
+    seconds: float = 0.0
+    error: str | None = None
+    messages: list[Message] = field(default_factory=list)  # the whole conversation
+    streak: int = 0  # how often the last call came in a row
+
+
+def run(
+    task: str,
+    *,
+    endpoint: Endpoint | None = None,
+    registry: dict[str, Tool] = REGISTRY,
+    system: str = SYSTEM,
+    messages: list[Message] | None = None,
+    max_steps: int = 25,
+    max_tokens: int = 0,
+    approve: Approve = deny,
+    stream: bool = False,
+    watch: Callable[[str, Any], None] = lambda event, data: None,
+) -> Result:
+    """Work on a task until the model answers or a limit is reached.
+
+    `messages` is the conversation that goes on (it is changed in place), `watch` is told of each
+    event: "request", "text", "notice", "reply", "call", "result". Raises nothing but the error of
+    `connect()` where no endpoint is given.
+    """
+    endpoint = endpoint or connect()
+    started = time.monotonic()
+    result = Result(messages=[] if messages is None else messages)
+    messages = result.messages
+    if not messages:
+        messages.append({"role": "system", "content": system})
+    tell(messages, task)
+    empty = False
+    try:
+        while True:
+            limit = limit_reached(result, max_steps, max_tokens)
+            if limit:
+                tell(messages, LIMITS[limit])
+            reply = ask(endpoint, messages, registry, bool(limit), stream, watch)
+            count(result, reply)
+            if limit or (not reply.tool_calls and (reply.content or empty)) or reply.filtered:
+                finish(result, reply, limit)
+                break
+            if not reply.tool_calls:
+                empty = True
+                tell(messages, NUDGE)
+                continue
+            messages.append(reply.message)
+            for call in reply.tool_calls:
+                watch("call", call)
+                text = answer_call(call, reply, result, registry, approve)
+                messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
+                watch("result", text)
+    except BackendError as error:
+        result.finish_reason, result.error = "error", str(error)
+    except KeyboardInterrupt:
+        result.finish_reason, result.error = "interrupted", "interrupted"
+    settle(messages, result.answer or f"({result.finish_reason})")
+    result.seconds = round(time.monotonic() - started, 2)
+    return result
+
+
+def tell(messages: list[Message], text: str) -> None:
+    """Say something to the model: in a new user message, but only after one of its own.
+
+    After a tool result or a user's message it is added to that: no provider refuses this order.
+    """
+    if messages[-1]["role"] in ("user", "tool"):
+        messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n\n{text}"}
+    else:
+        messages.append({"role": "user", "content": text})
+
+
+def ask(
+    endpoint: Endpoint,
+    messages: list[Message],
+    registry: dict[str, Tool],
+    closing: bool,
+    stream: bool,
+    watch: Callable[[str, Any], None],
+) -> Reply:
+    """One model call. Where the conversation has grown too long, it is shortened first."""
+    while True:
+        watch("request", messages)
+        try:
+            reply = chat(
+                messages,
+                schemas(registry),
+                backend=endpoint,
+                stream=stream,
+                tool_choice="none" if closing else None,
+                on_text=lambda text: watch("text", text),
+                on_notice=lambda text: watch("notice", text),
+            )
+            watch("reply", reply)
+            return reply
+        except BackendError as error:
+            if error.kind != "context":
+                raise
+            if not shorten(messages):
+                raise BackendError(f"{error} (nothing is left to shorten: ask for less)") from error
+            watch("notice", f"{error}; older results are left out, trying again")
+
+
+def answer_call(
+    call: ToolCall, reply: Reply, result: Result, registry: dict[str, Tool], approve: Approve
+) -> str:
+    """The result of a call: what the tool returned, or why it was not run."""
+    name, arguments = call.function.name, call.function.arguments
+    last = result.tool_calls[-1] if result.tool_calls else {}
+    same = (name, arguments) == (last.get("name"), last.get("arguments"))
+    result.streak = result.streak + 1 if same else 1
+    if reply.cut_off:
+        text = "error: not run: your reply was cut off at its length limit. Send a shorter one."
+    elif result.streak >= MOST_REPEATS:
+        text = "error: not run: you made this very call before. Use its result, or do another thing."
+    elif call.words_after and name in registry and registry[name].asks:
+        text = "error: not run: words stood after the call. Send the call alone, with no other text."
+    else:
+        text = dispatch(name, arguments, approve, registry)
+    result.tool_calls.append({"name": name, "arguments": arguments, "result": text[:200]})
+    return text
+
+
+def settle(messages: list[Message], last_words: str) -> None:
+    """Leave a history that every endpoint accepts: each call answered, the model's word last."""
+    answered = {m["tool_call_id"] for m in messages if m["role"] == "tool"}
+    for message in list(messages):
+        for call in message.get("tool_calls", []):
+            if call["id"] not in answered:
+                text = "error: interrupted before it was done"
+                messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
+    if messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": last_words})
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+MOST_REPEATS = 3  # the same call in a row: this one is not run, and two later it is the end
+NUDGE = "(Your reply was empty. Call a tool, or answer in plain text.)"
+LIMITS = {
+    "max_steps": "(This was the last step. Answer now, in plain text, with what you know.)",
+    "max_tokens": "(The token limit is reached. Answer now, in plain text, with what you know.)",
+    "repeated_call": "(You keep making the same call. Answer now, in plain text, with what you know.)",
+}
+EXIT_CODES = {
+    "stop": 0,
+    "error": 1,
+    "content_filter": 1,
+    "max_steps": 3,
+    "max_tokens": 3,
+    "repeated_call": 3,
+    "length": 3,
+    "empty": 3,
+    "interrupted": 130,
+}
+
+
+def limit_reached(result: Result, max_steps: int, max_tokens: int) -> str:
+    """Why the coming model call is the last one, if it is."""
+    if result.streak >= MOST_REPEATS + 2:
+        return "repeated_call"
+    if result.steps >= max_steps:
+        return "max_steps"
+    if max_tokens and result.usage.get("total_tokens", 0) >= max_tokens:
+        return "max_tokens"
+    return ""
+
+
+def count(result: Result, reply: Reply) -> None:
+    """Add a model call to the sums."""
+    result.steps += 1
+    for key, number in reply.usage.items():
+        result.usage[key] = result.usage.get(key, 0) + number
+    if reply.content:
+        result.answer = reply.content
+
+
+def finish(result: Result, reply: Reply, limit: str) -> None:
+    """Take the reply as the last one."""
+    if reply.content:
+        result.messages.append(reply.message)
+    why = limit or ("content_filter" if reply.filtered else reply.finish_reason)
+    result.finish_reason = why if why in EXIT_CODES else "stop"
+    if not reply.content and not limit and not reply.filtered:
+        result.finish_reason = "empty"
+    result.error = {
+        "stop": None,
+        "length": "the answer was cut off at the length limit",
+        "content_filter": f"the content filter stopped the reply. {reply.refusal}".strip(),
+        "empty": "the model gave no answer: its replies were empty",
+    }.get(result.finish_reason, f"stopped at a limit: {result.finish_reason}")
+
+
+def shorten(messages: list[Message]) -> bool:
+    """Make the conversation shorter; whether there was something left to shorten.
+
+    The oldest long results go first, as many as make up half of them; a result that the model has
+    not seen yet is halved.
+    """
+    last = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
+    long = [i for i, m in enumerate(messages) if m["role"] == "tool" and len(m["content"]) > 400]
+    seen = [i for i in long if i < last]
+    goal, saved = sum(len(messages[i]["content"]) for i in seen) / 2, 0
+    for i in seen:
+        if saved >= goal:
+            break
+        saved += len(messages[i]["content"])
+        note = f"[left out to save room: a result of {len(messages[i]['content'])} characters]"
+        messages[i] = {**messages[i], "content": note}
+    for i in long if not seen else []:
+        text = messages[i]["content"]
+        kept = f"{text[: len(text) // 4]}\n[... shortened ...]\n{text[-len(text) // 4 :]}"
+        messages[i] = {**messages[i], "content": kept}
+    return bool(long)
+
+
+# --- terminal ------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """The person's side of a run: progress on stderr, the answer on stdout, the question."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.quiet, self.verbose = options.quiet, options.verbose
+        self.colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
+        self.live = sys.stdout.isatty() and not options.json
+        self.always: set[str] = set()
+        self.shown = ""  # of the answer, on stdout
+        self.waiting = False
+        self.step = 0
+
+    def line(self, text: str, dim: bool = True) -> None:
+        """A line of progress; what it holds may come from anywhere."""
+        self.clear()
+        if not self.quiet:
+            text = visible(text)
+            print(f"\x1b[2m{text}\x1b[0m" if dim and self.colour else text, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Take the waiting sign away, and end a line of streamed text."""
+        if self.waiting:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        if self.shown and not self.shown.endswith("\n"):
+            print(flush=True)
+        self.waiting, self.shown = False, ""
+
+    def watch(self, event: str, data: Any) -> None:
+        """Show an event of the run."""
+        if event == "request":
+            self.step += 1
+            self.waiting = sys.stderr.isatty() and not self.quiet
+            if self.waiting:
+                print("\x1b[2m...\x1b[0m" if self.colour else "...", end="", file=sys.stderr, flush=True)
+        elif event == "text" and self.live:
+            if self.waiting:
+                self.clear()
+            print(visible(data), end="", flush=True)
+            self.shown += data
+        elif event == "notice":
+            self.line(data)
+        elif event == "call":
+            self.line(f"[{self.step}] {data.function.name} {data.function.arguments}", dim=False)
+        elif event == "result":
+            lines = visible(data).splitlines()
+            shown = lines if self.verbose else [line[:160] for line in lines[:3]]
+            more = f" (+{len(lines) - len(shown)} lines)" if len(lines) > len(shown) else ""
+            self.line("\n".join(f"    {line}" for line in shown) + more)
+
+    def end(self, result: Result) -> None:
+        """The answer on stdout, unless it stands there already; sums and errors on stderr."""
+        if self.shown == result.answer and self.shown:
+            self.clear()
+        else:
+            self.clear()
+            if result.answer:
+                print(visible(result.answer), flush=True)
+        tokens = result.usage.get("total_tokens", 0)
+        self.line(f"{result.steps} steps, {tokens} tokens, {result.seconds} s")
+        if result.error:
+            print(f"error: {visible(result.error)}", file=sys.stderr)
+
+    def approve(self, tool: Tool, arguments: dict) -> tuple[bool, str]:
+        """Ask the person: the whole of what would be done, default no."""
+        key = json.dumps([tool.name, arguments], sort_keys=True)
+        if key in self.always:
+            return True, ""
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            return deny(tool, arguments)
+        what = tool.preview(**arguments) if tool.preview else json.dumps(arguments, ensure_ascii=False)
+        if set(arguments) == {"command"}:
+            what = arguments["command"]
+        self.clear()
+        print(f"{tool.name} ({len(what)} characters):", file=sys.stderr)
+        for text in visible(what, strict=True).split("\n"):
+            print(f"  | {text}", file=sys.stderr)
+        print("[y]es / [n]o / [a]lways this exact call: ", end="", file=sys.stderr, flush=True)
+        drop_typed_ahead()
+        said = sys.stdin.readline().strip()
+        if said.lower() in ("a", "always"):
+            self.always.add(key)
+        if said.lower() in ("y", "yes", "a", "always"):
+            return True, ""
+        word, _, rest = said.partition(" ")
+        reason = rest.strip() if word.lower().rstrip(":,") in ("n", "no") else said
+        return False, f"the user said no. {reason}".strip()
+
+
+def drop_typed_ahead() -> None:
+    """Forget keys that were pressed before the question was there to be read."""
+    try:
+        import termios  # noqa: PLC0415  (POSIX)
+
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    except ImportError:
+        import msvcrt  # noqa: PLC0415  (Windows)
+
+        while msvcrt.kbhit():  # type: ignore[attr-defined]
+            msvcrt.getch()  # type: ignore[attr-defined]
+
+
+# --- command line --------------------------------------------------------------------------------
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    """The options; what is not given comes from the environment, or the `.env` beside this file."""
+    parser = argparse.ArgumentParser(
+        prog="harness.py", description="Work on a task with tools, until there is an answer."
+    )
+    add = parser.add_argument
+    add("task", nargs="*", help='the task; a word "-" stands for standard input; none: a chat')
+    add("--backend", metavar="NAME", help="groq, openai, ollama, ... (AGENT_BACKEND)")
+    add("--model", metavar="NAME", help="(AGENT_MODEL)")
+    add("--base-url", metavar="URL", help="another address of the endpoint (OPENAI_BASE_URL)")
+    add("--max-steps", metavar="N", type=int, help="model calls at most (25; AGENT_MAX_STEPS)")
+    add("--max-tokens", metavar="N", type=int, default=0, help="stop after N tokens in all")
+    add("--approve", choices=("ask", "all", "none"), default="ask", help="tools that change things")
+    add("-y", dest="approve", action="store_const", const="all", help="the same as --approve all")
+    add("--allow", metavar="COMMAND", action="append", help="run this exact command unasked")
+    add("--tools", metavar="FILE.py", action="append", default=[], help="add the tools of a file")
+    add("--no-tools", action="store_true", help="send no tools")
+    add("--system", metavar="TEXT", default=SYSTEM, help="another system prompt")
+    add("--json", action="store_true", help="print one JSON object")
+    add("--stream", action=argparse.BooleanOptionalAction, help="on where stderr is a terminal")
+    add("-q", "--quiet", action="store_true", help="no progress")
+    add("-v", "--verbose", action="store_true", help="whole results")
+    add("--version", action="version", version=f"%(prog)s {__version__}")
+    options = parser.parse_intermixed_args(argv)
+    load_settings()
+    if options.max_steps is None:
+        given = os.environ.get("AGENT_MAX_STEPS", "").strip() or "25"
+        options.max_steps = int(given) if given.isdecimal() else 0
+    if options.max_steps < 1 or options.max_tokens < 0:
+        parser.error("--max-steps (or AGENT_MAX_STEPS) takes a number above 0")
+    for name in ("AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT"):
+        if (given := os.environ.get(name, "").strip()) and (not given.isdecimal() or int(given) < 1):
+            parser.error(f"{name}={given!r} is no whole number above 0")
+    if options.allow:
+        os.environ["AGENT_ALLOW"] = "\n".join([os.environ.get("AGENT_ALLOW", ""), *options.allow])
+    if not options.task and not sys.stdin.isatty():
+        parser.error("no task: give it as words, or - to read it from standard input")
+    if options.stream is None:
+        options.stream = sys.stderr.isatty()
+    return options
+
+
+def load_tools(path: str) -> None:
+    """Run a file of tools: its @tool functions join the registry."""
+    try:
+        spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+        module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
+        spec.loader.exec_module(module)  # type: ignore[union-attr]
+    except Exception as error:  # the file may do anything
+        raise BackendError(f"--tools {path}: {type(error).__name__}: {error}", "settings") from error
+
+
+def system_prompt(options: argparse.Namespace, terminal: Terminal) -> str:
+    """The system prompt, with the workspace's AGENTS.md: read as the model would read it."""
+    if not Path("AGENTS.md").is_file():
+        return options.system
+    text = dispatch("read_file", {"path": "AGENTS.md"})
+    if text.startswith("error: "):
+        terminal.line(f"AGENTS.md is not used: {text}")
+        return options.system
+    return f"{options.system}\n\nAGENTS.md of this folder says:\n{text}"
+
+
+def as_json(result: Result) -> str:
+    data = asdict(result)
+    del data["messages"], data["streak"]
+    return json.dumps(data | {"trace": None})
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    for stream in (sys.stdout, sys.stderr, sys.stdin):
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        options = parse(argv)
+        terminal = Terminal(options)
+        for path in options.tools:
+            load_tools(path)
+        endpoint = connect(options.backend, options.model, options.base_url)
+        result = work(options, endpoint, terminal)
+    except BackendError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 2 if error.kind == "settings" else 1
+        result = Result(finish_reason="error", error=str(error))
+        if "--json" in (argv or sys.argv):
+            print(as_json(result))
+        return code
+    except KeyboardInterrupt:
+        return 130
+    return EXIT_CODES[result.finish_reason]
+
+
+def work(options: argparse.Namespace, endpoint: Endpoint, terminal: Terminal) -> Result:
+    """One task, or a chat."""
+    approve: Approve = {
+        "ask": terminal.approve,
+        "all": lambda tool, arguments: (True, ""),
+        "none": lambda tool, arguments: (False, "tools that change things are switched off"),
+    }[options.approve]
+    system = system_prompt(options, terminal)
+    if endpoint.moved:
+        terminal.line(f"{endpoint.model} at {endpoint.url}")
+
+    def one(task: str, messages: list[Message]) -> Result:
+        result = run(
+            task,
+            endpoint=endpoint,
+            registry={} if options.no_tools else REGISTRY,
+            system=system,
+            messages=messages,
+            max_steps=options.max_steps,
+            max_tokens=options.max_tokens,
+            approve=approve,
+            stream=options.stream,
+            watch=terminal.watch,
+        )
+        if options.json:
+            terminal.clear()
+            print(as_json(result), flush=True)
+        else:
+            terminal.end(result)
+        return result
+
+    if options.task:
+        words = " ".join(word for word in options.task if word != "-")
+        piped = sys.stdin.read() if "-" in options.task else ""
+        return one("\n\n".join(part for part in (words, piped.strip()) if part), [])
+    return talk(one)
+
+
+def talk(one: Callable[[str, list[Message]], Result]) -> Result:
+    """A chat: one conversation, until /exit or Ctrl-D."""
+    messages: list[Message] = []
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401, PLC0415  (line editing, where there is one)
+    while True:
+        try:
+            line = input("> ").strip()
+        except EOFError:
+            return Result()
+        except KeyboardInterrupt:
+            print()
+            continue
+        if line == "/exit":
+            return Result()
+        if line == "/clear":
+            messages.clear()
+        elif line.startswith("/"):
+            print("/clear forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C ends a turn")
+        elif line:
+            one(line, messages)
+
+
+if __name__ == "__main__":
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has gone: nobody is left to be told
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)
