@@ -3,21 +3,19 @@
     python backend.py "Say hello."        try the set-up
 
 What endpoints and models get wrong is put right here, so that the loop sees one shape of reply and
-never a provider's habit. What a call may do is no matter of this file: it knows tools by name only.
+no provider's habit. What a call does is no matter of this file: it knows tools by their names.
 
-Parts, in the order in which they stand:
     settings    BACKENDS, the table; connect(), which of them; Endpoint, the one in use
     chat        complete(), chat(): one request, tried again where that helps
-    errors      BackendError, and what went wrong in one line
-    transport   the body of a response, plain or streamed, as JSON chunks
-    assembly    chunks put together into one Reply
+    errors      BackendError: what went wrong, in one line
+    assembly    the bytes of a response, streamed or not, put together into one Reply
     calls       names and arguments made clean; calls that were written as text
-    text        surrogates, reasoning, control characters
+    text        reasoning, surrogates, control characters
 """
 
 import contextlib
 import email.utils
-import ipaddress
+import itertools
 import json
 import os
 import re
@@ -31,94 +29,95 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, NoReturn
-from urllib.parse import urlsplit
 
 # --- settings ------------------------------------------------------------------------------------
 
 
 class Backend(NamedTuple):
-    """One row of the table; a dash there is None here."""
+    """A row of the table; a dash there is None here."""
 
     name: str
     url: str
-    key: str | None  # the environment variable of its key; None: a local server, which needs none
+    key: str | None = None  # the environment variable of its key; None: a local server needs none
     model: str | None = None  # None: the first one that GET /v1/models names
     returns: str | None = None  # the reasoning field that it wants back in the history
 
 
 TABLE = """
-groq         https://api.groq.com/openai/v1      GROQ_API_KEY        openai/gpt-oss-120b
-openai       https://api.openai.com/v1           OPENAI_API_KEY      gpt-5-mini
-anthropic    https://api.anthropic.com/v1        ANTHROPIC_API_KEY   claude-sonnet-4-5
-gemini       https://generativelanguage.googleapis.com/v1beta/openai GEMINI_API_KEY gemini-2.5-flash
-openrouter   https://openrouter.ai/api/v1        OPENROUTER_API_KEY  openai/gpt-oss-120b  reasoning_details
-together     https://api.together.xyz/v1         TOGETHER_API_KEY    openai/gpt-oss-120b
-mistral      https://api.mistral.ai/v1           MISTRAL_API_KEY     mistral-large-latest
-deepseek     https://api.deepseek.com/v1         DEEPSEEK_API_KEY    deepseek-chat        reasoning_content
-xai          https://api.x.ai/v1                 XAI_API_KEY         grok-4
-cerebras     https://api.cerebras.ai/v1          CEREBRAS_API_KEY    gpt-oss-120b
-huggingface  https://router.huggingface.co/v1    HF_TOKEN            openai/gpt-oss-120b
-ollama       http://127.0.0.1:11434/v1           -
-llamacpp     http://127.0.0.1:8080/v1            -
-lmstudio     http://127.0.0.1:1234/v1            -
-vllm         http://127.0.0.1:8000/v1            -
+groq        https://api.groq.com/openai/v1     GROQ_API_KEY       openai/gpt-oss-120b
+openai      https://api.openai.com/v1          OPENAI_API_KEY     gpt-5-mini
+anthropic   https://api.anthropic.com/v1       ANTHROPIC_API_KEY  claude-sonnet-4-5
+gemini      https://generativelanguage.googleapis.com/v1beta/openai  GEMINI_API_KEY  gemini-2.5-flash
+openrouter  https://openrouter.ai/api/v1       OPENROUTER_API_KEY openai/gpt-oss-120b reasoning_details
+together    https://api.together.xyz/v1        TOGETHER_API_KEY   openai/gpt-oss-120b
+mistral     https://api.mistral.ai/v1          MISTRAL_API_KEY    mistral-large-latest
+deepseek    https://api.deepseek.com/v1        DEEPSEEK_API_KEY   deepseek-chat       reasoning_content
+xai         https://api.x.ai/v1                XAI_API_KEY        grok-4
+cerebras    https://api.cerebras.ai/v1         CEREBRAS_API_KEY   gpt-oss-120b
+huggingface https://router.huggingface.co/v1   HF_TOKEN           openai/gpt-oss-120b
+ollama      http://127.0.0.1:11434/v1
+llamacpp    http://127.0.0.1:8080/v1
+lmstudio    http://127.0.0.1:1234/v1
+vllm        http://127.0.0.1:8000/v1
 """
-BACKENDS = {
-    row[0]: Backend(*(None if cell == "-" else cell for cell in row))
-    for row in map(str.split, TABLE.strip().splitlines())
-}
+BACKENDS = {row.split()[0]: Backend(*row.split()) for row in TABLE.strip().splitlines()}
 WAYS_TO_GO_ON = """no endpoint is set. Three ways to go on:
   a key       cp .env.example .env, and put one key into it (GROQ_API_KEY, OPENAI_API_KEY, ...)
-  a server    start Ollama, llama.cpp, LM Studio or vLLM on its usual port, or name its URL: --base-url
+  a server    start Ollama, llama.cpp, LM Studio or vLLM on its usual port, or give --base-url
   no account  python examples/local_model.py "task" runs a small model on this machine"""
+
+
+LOOPBACK = re.compile(r"(?:https?://)?(?:localhost|127(?:\.\d+){3}|\[::1\])(?:[:/]|\Z)")
 
 
 @dataclass
 class Endpoint:
     """The endpoint of a run: where it is, and what was learned about it on the way."""
 
-    name: str
+    backend: Backend
     url: str
-    key: str
+    key: str = "no-key"
     model: str = ""
-    returns: str | None = None
-    temperature: float | None = None
-    moved: bool = False  # the URL is not that of the table
+    temperature: float | None = None  # None: not sent
     refused: set[str] = field(default_factory=set)  # parameters that it does not take
     _client: Any = None
 
     @property
     def client(self) -> Any:
-        """The SDK's client, made once. Loopback addresses are not asked for through a proxy."""
+        """The SDK's client, one for the whole run. This machine is not asked through a proxy."""
         if self._client is None:
             import openai  # noqa: PLC0415  (takes most of a second)
 
+            http = openai.DefaultHttpxClient(trust_env=not LOOPBACK.match(self.url))
+            patience = openai.Timeout(600, connect=10)  # a local model is silent for minutes
             self._client = openai.OpenAI(
-                api_key=self.key,
-                base_url=self.url,
-                max_retries=0,  # ours are announced, and Ctrl-C ends them
-                timeout=openai.Timeout(600, connect=10),  # a slow local model is silent for minutes
-                http_client=openai.DefaultHttpxClient(trust_env=not is_loopback(self.url)),
+                api_key=self.key, base_url=self.url, timeout=patience, http_client=http, max_retries=0
             )
         return self._client
 
     def models(self, timeout: float = 20) -> list[str]:
-        """The ids that GET /v1/models names."""
+        """The ids that GET /v1/models names, at least one. Raises BackendError."""
         try:
             body = self.client.get("/models", cast_to=object, options={"timeout": timeout})
-            return [str(item["id"]) for item in body["data"]]
-        except Exception as error:
+            names = [str(item["id"]) for item in body["data"]]
+            return names or [][0]  # no model is an error too
+        except Exception as error:  # anything may come back
             raise explain(error, self) from error
+
+    def failure(self, text: str, kind: str = "fatal", wait: float | None = None) -> "BackendError":
+        """A BackendError that names the URL, has one line, and does not hold the key."""
+        line = " ".join(text.split()).replace(self.key, "[key]")
+        return BackendError(f"{self.url}: {line[:500]}", kind, wait)
 
 
 def setting(name: str) -> str:
-    """An environment variable without the white space and quotes that pasting leaves around it."""
+    """An environment variable, without what pasting leaves around it."""
     return os.environ.get(name, "").strip(" \t\r\n\"'\u201c\u201d\u2018\u2019\ufeff")
 
 
 def load_settings() -> None:
-    """Read the `.env` beside this file: never one of the working directory, which may be a
-    cloned project that wants the key sent elsewhere. What is set already stays."""
+    """Read the `.env` beside this file; what is set already stays. Never one of the working
+    directory: a cloned project could have the key sent elsewhere with it."""
     from dotenv import load_dotenv  # noqa: PLC0415
 
     try:
@@ -128,97 +127,57 @@ def load_settings() -> None:
 
 
 def connect(name: str | None = None, model: str | None = None, url: str | None = None) -> Endpoint:
-    """Choose the endpoint: from the arguments, else the environment, else a server on this machine.
+    """The endpoint: from the arguments, else the environment, else a server on this machine.
 
-    Raises BackendError of kind "settings" where something has to be set first.
+    Raises BackendError, of kind "settings" where something has to be set first.
     """
     load_settings()
-    moved = clean_url(url or setting("OPENAI_BASE_URL"))
-    name = name or setting("AGENT_BACKEND") or ("openai" if moved else None)
-    name = name or next((n for n, row in BACKENDS.items() if row.key and setting(row.key)), None)
+    url = clean_url(url or setting("OPENAI_BASE_URL"))
+    keyed = (b.name for b in BACKENDS.values() if b.key and setting(b.key))
+    name = name or setting("AGENT_BACKEND") or ("openai" if url else next(keyed, None))
     name = name or local_server()
-    if name is None:
-        raise BackendError(WAYS_TO_GO_ON, "settings")
     if name not in BACKENDS:
-        raise BackendError(f"unknown backend {name!r}: one of {', '.join(BACKENDS)}", "settings")
-    row = BACKENDS[name]
-    endpoint = Endpoint(name, moved or row.url, checked_key(name, moved), returns=row.returns)
-    endpoint.moved = endpoint.url != row.url
-    if given := setting("AGENT_TEMPERATURE"):
-        try:
-            endpoint.temperature = float(given)
-        except ValueError:
-            raise BackendError(f"AGENT_TEMPERATURE={given!r} is no number", "settings") from None
-    elif row.key is None:
-        endpoint.temperature = 0.0  # small models wander
-    endpoint.model = model or setting("AGENT_MODEL") or default_model(endpoint, row)
+        known = f"unknown backend {name!r}: it can be {', '.join(BACKENDS)}"
+        raise BackendError(known if name else WAYS_TO_GO_ON, "settings")
+    backend, temperature = BACKENDS[name], setting("AGENT_TEMPERATURE")
+    key = setting(backend.key) if backend.key else ""
+    if backend.key and not key and not LOOPBACK.match(url):
+        raise BackendError(f"{name} needs a key: set {backend.key}, best in .env", "settings")
+    if re.search(r"[^!-~]", key):
+        raise BackendError(f"{backend.key} has a character that no key has: copy it again", "settings")
+    endpoint = Endpoint(backend, url or backend.url, key or "no-key")
+    try:  # small models wander, so the local servers get 0
+        endpoint.temperature = float(temperature) if temperature else None if backend.key else 0.0
+    except ValueError:
+        raise BackendError(f"AGENT_TEMPERATURE={temperature} is no number", "settings") from None
+    usual = backend.model if endpoint.url == backend.url else None
+    endpoint.model = model or setting("AGENT_MODEL") or usual or endpoint.models()[0]
     return endpoint
 
 
-def checked_key(name: str, moved: str) -> str:
-    """The backend's key; a word in its place where none is needed."""
-    variable = BACKENDS[name].key
-    key = setting(variable) if variable else ""
-    if not key and (variable is None or is_loopback(moved)):
-        return "no-key"
-    if not key:
-        raise BackendError(
-            f"{name} needs a key: set {variable}, in .env or in the environment", "settings"
-        )
-    if not key.isascii() or not key.isprintable() or " " in key:
-        raise BackendError(
-            f"{variable} holds a character that no key has: copy the key again", "settings"
-        )
-    return key
-
-
-def default_model(endpoint: Endpoint, row: Backend) -> str:
-    """The model where none is named. A moved URL is another server: it is asked what it has."""
-    if row.model and endpoint.url == row.url:
-        return row.model
-    try:
-        if found := endpoint.models():
-            return found[0]
-        reason = f"{endpoint.url} offers no model"
-    except BackendError as error:
-        reason = str(error)
-    if row.model:
-        return row.model
-    raise BackendError(f"no model is named (--model or AGENT_MODEL), and {reason}")
-
-
 def local_server() -> str | None:
-    """The first local server of the table that answers on its usual port."""
-    for name, row in BACKENDS.items():
-        if row.key is None:
-            with contextlib.suppress(BackendError):
-                if Endpoint(name, row.url, "no-key").models(timeout=1):
-                    return name
+    """The first local server of the table that answers on its usual port and has a model."""
+    for backend in BACKENDS.values():
+        with contextlib.suppress(BackendError):
+            if not backend.key and Endpoint(backend, backend.url).models(timeout=1):
+                return backend.name
     return None
 
 
 def clean_url(url: str) -> str:
-    """A base URL as the SDK wants it, from what people paste."""
+    """A base URL as the SDK wants it, of what people paste."""
     url = url.strip().rstrip("/").removesuffix("/chat/completions")
     if url and "://" not in url:
-        url = ("http://" if is_loopback("http://" + url) else "https://") + url
-    if url and (re.search(r"\s", url) or not re.match(r"https?://[^/]", url)):
+        url = ("http://" if LOOPBACK.match(url) else "https://") + url
+    if url and not re.fullmatch(r"https?://[^/\s]\S*", url):
         raise BackendError(f"the base URL {url!r} is no http(s) address", "settings")
     return url
-
-
-def is_loopback(url: str) -> bool:
-    """Whether a URL points at this machine."""
-    try:
-        host = urlsplit(url).hostname or ""
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 # --- chat ----------------------------------------------------------------------------------------
 
 Message = dict[str, Any]  # role, content, and the fields of the role, as in the API
+Watch = Callable[[str, Any], None]  # is told of an event: its name, and what belongs to it
 TRIES = {"transient": 4, "bad_call": 3}  # in all, by kind of failure
 
 
@@ -238,21 +197,11 @@ class Reply:
 
     content: str | None
     tool_calls: list[ToolCall]
-    finish_reason: str
+    finish_reason: str  # as it came; "content_filter" for a refusal too
     usage: dict[str, int]  # prompt_tokens, completion_tokens, total_tokens; 0 where not told
     message: Message
-    reasoning: str = ""
-    refusal: str = ""
-
-    @property
-    def filtered(self) -> bool:
-        """Whether the provider or the model refused."""
-        return self.finish_reason == "content_filter" or bool(self.refusal and not self.content)
-
-    @property
-    def cut_off(self) -> bool:
-        """Whether the reply is not whole, so that none of its calls may run."""
-        return self.finish_reason in ("length", "content_filter")
+    reasoning: str
+    refusal: str
 
 
 def complete(prompt: str, backend: Endpoint | None = None) -> str:
@@ -267,67 +216,67 @@ def chat(
     backend: Endpoint | None = None,
     stream: bool = False,
     tool_choice: str | None = None,
-    on_text: Callable[[str], None] = lambda text: None,
-    on_notice: Callable[[str], None] = lambda text: None,
-    on_wire: Callable[[str, Any], None] = lambda what, body: None,
+    watch: Watch = lambda *_: None,
 ) -> Reply:
-    """Send the conversation, return the reply; the same one, streamed or not.
+    """Send the conversation, return the reply: the same one, streamed or not.
 
-    `on_text` gets the answer's text as it streams, `on_notice` a line before each wait, `on_wire`
-    every raw "request" and "reply". Raises BackendError; its kind is "context" where the
+    `watch` is told "request" and "chunk" (both raw), "text" (of the answer, as it streams) and
+    "notice" (a line before each wait). Raises BackendError; its kind is "context" where the
     conversation is too long for the model.
     """
     endpoint = backend or connect()
-    optional = {
-        "stream": stream or None,
+    request = {
+        "model": endpoint.model,
+        "messages": [m | {"content": whole_characters(m["content"])} for m in messages],
+        "tools": tools,
+        "tool_choice": tool_choice if tools else None,
+        "stream": stream,
         "stream_options": {"include_usage": True} if stream else None,
         "temperature": endpoint.temperature,
-        "tools": tools or None,
-        "tool_choice": tool_choice if tools else None,
     }
     failures = dict.fromkeys(TRIES, 0)
     while True:
-        request = {"model": endpoint.model, "messages": [mended(m) for m in messages]}
-        request |= {k: v for k, v in optional.items() if v is not None and k not in endpoint.refused}
-        on_wire("request", request)
+        sent = {k: v for k, v in request.items() if v or v == 0 and v is not False}
+        sent = {k: v for k, v in sent.items() if k not in endpoint.refused}
+        watch("request", sent)
         try:
-            return exchange(endpoint, request, on_text, on_wire)
+            return exchange(endpoint, sent, watch)
         except BackendError as error:
-            if error.kind == "parameter" and error.parameter not in endpoint.refused:
-                endpoint.refused.add(error.parameter)
-                on_notice(f"{endpoint.name} does not take {error.parameter}: left out from now on")
+            if error.kind == "parameter":
+                watch("notice", f"{error}: trying again without it")
                 continue
-            pause = pause_before_retry(error, failures)
-            on_notice(f"{error}; trying again in {pause:g} s")
+            if error.kind not in TRIES:
+                raise
+            failures[error.kind] += 1
+            if failures[error.kind] == TRIES[error.kind]:
+                bad = "the model kept producing bad tool calls: " * (error.kind == "bad_call")
+                raise BackendError(f"{bad}{error} (tried {TRIES[error.kind]} times)") from error
+            backoff = 0.5 * 2 ** (failures[error.kind] - 1)
+            pause = backoff if error.wait is None else error.wait
+            watch("notice", f"{error}; trying again in {pause:g} s")
             time.sleep(pause)
 
 
-def pause_before_retry(error: "BackendError", failures: dict[str, int]) -> float:
-    """Seconds to wait before the next try; raises the error where another try is of no use."""
-    if error.kind not in TRIES:
-        raise error
-    failures[error.kind] += 1
-    if failures[error.kind] >= TRIES[error.kind]:
-        if error.kind == "bad_call":
-            raise BackendError(f"the model kept producing bad tool calls: {error}") from error
-        raise BackendError(f"{error} (tried {TRIES[error.kind]} times)") from error
-    return 0.5 * 2 ** (failures[error.kind] - 1) if error.wait is None else error.wait
-
-
-def exchange(endpoint: Endpoint, request: dict, on_text: Callable, on_wire: Callable) -> Reply:
+def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
     """One request and its reply. Whatever the SDK raises leaves here as a BackendError."""
     names = [tool["function"]["name"] for tool in request.get("tools", [])]
 
-    def chunks(response: Any) -> Iterator[dict]:
-        for chunk in read_chunks(response.iter_bytes()):
-            on_wire("reply", chunk)
-            yield checked_chunk(chunk, endpoint, request)
+    def chunks(body: Iterable[bytes]) -> Iterator[dict]:
+        """An error may come with status 200, or in the middle of a stream."""
+        for chunk in read_chunks(body):
+            watch("chunk", chunk)
+            inner = chunk[0] if isinstance(chunk, list) and len(chunk) == 1 else chunk
+            if not isinstance(inner, dict):
+                raise endpoint.failure(f"this is no chat completion: {json.dumps(chunk)[:80]}")
+            if inner.get("error") or (not inner.get("choices") and error_fields(inner)[0]):
+                raise explain(inner, endpoint, request)
+            yield inner
 
     try:
         create = endpoint.client.chat.completions.with_streaming_response.create
         with create(**request) as response:
-            draft, usage = assemble(chunks(response), bool(names), on_text)
-        return finished_reply(draft, usage, names, endpoint.returns)
+            whole = assemble(chunks(response.iter_bytes()), bool(names), watch)
+        return clean_reply(whole, names, endpoint.backend.returns)
     except Exception as error:  # the SDK lets httpx, JSON, URL and encoding errors through
         raise explain(error, endpoint, request) from error
 
@@ -335,141 +284,96 @@ def exchange(endpoint: Endpoint, request: dict, on_text: Callable, on_wire: Call
 # --- errors --------------------------------------------------------------------------------------
 
 OPTIONAL = ("stream_options", "temperature", "tool_choice")  # what a request can do without
-SAYS_QUOTA = re.compile(r"insufficient[_ ](quota|balance|credit|funds)|credit balance is", re.I)
-SAYS_TOO_LONG = re.compile(
-    r"context[_ ]?(length|size|window)|maximum context|(prompt|input|request) (is )?too (long|large)"
-    r"|too many (input |prompt )?tokens|reduce (the length|your message)|exceed\w* .{0,40}context"
-    r"|(input|prompt) .{0,40}exceeds?|maximum (input|prompt|sequence) length|token limit",
-    re.I,
-)
-SAYS_BAD_CALL = re.compile(
-    r"tool_use_failed|pars\w+ tool[ _]?call|failed to call a function|malformed_function_call", re.I
-)
-SAYS_NO_TOOLS = re.compile(r"tools?\b.{0,60}not (support|enabl|availab)|not support.{0,40}tool", re.I)
-CONNECTION = {  # what is found in the chain of causes, and what to say; True: another try may help
-    "ConnectionRefusedError": ("nothing listens there: is the server running?", False),
-    "gaierror": ("the host is unknown: check the base URL and the network", False),
-    "SSLError": ("no trusted TLS connection", False),
-    "SSLCertVerificationError": ("its TLS certificate is not trusted", False),
-    "ConnectTimeout": ("no connection in time", True),
-    "ReadTimeout": ("no reply in time", True),
-    "APITimeoutError": ("no reply in time", True),
-    "APIConnectionError": ("the connection broke", True),
-    "RemoteProtocolError": ("the connection broke before the reply was whole", True),
-    "ReadError": ("the connection broke before the reply was whole", True),
-    "TransportError": ("the connection broke", True),
-}
+RULES = [  # statuses, what is said, the kind of failure, what to do; the first that fits
+    ((402,), r"insufficient[_ ](quota|balance|credit|fund)|credit balance is", "fatal",
+     "quota: the account has nothing left"),
+    ((413,), r"context[_ ]?(length|size|window)|maximum context|(prompt|input|request) (is )?too "
+     r"(long|large)|too many (\w+ )?tokens|reduce (the length|your message)|exceed\w* .{0,40}context"
+     r"|(input|prompt) .{0,40}exceeds?|maximum (input|prompt|sequence) length", "context", ""),
+    ((), r"tool_use_failed|pars\w+ tool[ _]?call|failed to call a function|malformed_function_call",
+     "bad_call", ""),
+    ((), r"tools?\b.{0,60}not (support|enabl)|not support.{0,40}\btools?\b", "fatal",
+     "model {model} cannot call tools: take another, or --no-tools"),
+    ((401, 403), None, "fatal", "check {key}, the key of {name}"),
+    ((404, 405), None, "fatal", "is there a model {model}? does the base URL lack its /v1?"),
+    ((408, 409, 429, *range(500, 600)), None, "transient", ""),
+    ((), "ConnectionRefusedError", "fatal", "nothing listens there: is the server running?"),
+    ((), "gaierror", "fatal", "the host is unknown: check the base URL and the network"),
+    ((), "SSLError", "fatal", "no trusted TLS connection"),
+    ((), "Timeout|APIConnectionError|TransportError|error object", "transient", ""),
+    ((), "proxy|socks", "fatal", "look at the variables HTTP_PROXY and ALL_PROXY"),
+    ((), "", "fatal", ""),
+]  # fmt: skip
 
 
 class BackendError(Exception):
-    """Why there is no reply, in one line, with the URL and what to do.
+    """Why there is no reply: one line with the URL, and what to do.
 
-    kind: "settings" (nothing was sent), "transient", "bad_call", "parameter" (the endpoint does not
-    take `parameter`), "context" (too long for the model), or "fatal". wait: seconds that the
-    endpoint asked for.
+    kind: "settings" (nothing was sent), "transient", "bad_call", "parameter" (one was refused),
+    "context" (too long for the model) or "fatal". wait: seconds that the endpoint asked for.
     """
 
-    def __init__(
-        self, message: str, kind: str = "fatal", wait: float | None = None, parameter: str = ""
-    ) -> None:
+    def __init__(self, message: str, kind: str = "fatal", wait: float | None = None) -> None:
         super().__init__(visible(message))
-        self.kind, self.wait, self.parameter = kind, wait, parameter
+        self.kind, self.wait = kind, wait
 
 
-def explain(error: Exception, endpoint: Endpoint, request: dict | None = None) -> BackendError:
-    """Turn whatever was raised into a BackendError."""
+def explain(error: Any, endpoint: Endpoint, request: Iterable[str] = ()) -> BackendError:
+    """Whatever was raised, or an error object that came as a reply, as a BackendError."""
     if isinstance(error, BackendError):
         return error
-    if hasattr(error, "status_code"):
-        response = error.response  # type: ignore[attr-defined]
-        return explain_status(
-            error.status_code, response.text, endpoint, request or {}, response.headers
-        )
-    chain: list[BaseException] = [error]
-    while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
-        chain.append(cause)
-    names = {cls.__name__ for link in chain for cls in type(link).__mro__}
-    for name, (text, again) in CONNECTION.items():
-        if name in names:
-            reason = f" ({chain[-1]})" if str(chain[-1]) and name.endswith(("Error", "error")) else ""
-            kind = "transient" if again else "fatal"
-            return failure(f"{text}{reason}", endpoint, kind)
-    hint = "; look at the proxy variables (HTTP_PROXY, ALL_PROXY)" if "proxy" in str(error) else ""
-    return failure(f"{type(error).__name__}: {error}{hint}", endpoint)
-
-
-def failure(
-    text: str, endpoint: Endpoint, kind: str = "fatal", wait: float | None = None, parameter: str = ""
-) -> BackendError:
-    """A BackendError that names the URL, has one line, and does not hold the key."""
-    line = " ".join(text.split())
-    line = line if len(line) <= 600 else line[:600] + " ..."
-    if endpoint.key and endpoint.key != "no-key":
-        line = line.replace(endpoint.key, "[key]")
-    return BackendError(f"{endpoint.url}: {line}", kind, wait, parameter)
-
-
-def explain_status(
-    status: int | None, body: Any, endpoint: Endpoint, request: dict, headers: Any = None
-) -> BackendError:
-    """What an HTTP status, or an error object inside a reply, means and what to do."""
-    message, code = error_fields(body)
-    said, headers = f"{code} {message}", headers or {}
-    text = f"{status or 'error'}: {message or code or 'no reason given'}"
-    if status == 402 or SAYS_QUOTA.search(said):
-        return failure(f"{text} (quota: the account has nothing left)", endpoint)
-    if status == 413 or SAYS_TOO_LONG.search(said):
-        return failure(text, endpoint, "context")
-    if SAYS_BAD_CALL.search(said):
-        return failure(text, endpoint, "bad_call", 0.2)
+    status, headers = getattr(error, "status_code", None), {}
+    if isinstance(error, dict):
+        message, codes = error_fields(error)
+        status = next((int(code) for code in codes.split() if re.fullmatch(r"[45]\d\d", code)), None)
+        codes += " error object"
+    elif status:
+        (message, codes), headers = error_fields(error.response.text), error.response.headers
+    else:
+        chain = [error]
+        while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
+            chain.append(cause)
+        codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
+        message = f"{type(chain[-1]).__name__}: {chain[-1]}"
+    said, text = f"{codes} {message}", f"{status or 'error'}: {message or codes or 'no reason given'}"
     for name in OPTIONAL:
         if status in (400, 404, 422) and name in request and re.search(rf"\b{name}\b", said):
-            return failure(text, endpoint, "parameter", parameter=name)
-    if status in (408, 409, 429) or (status or 500) >= 500:
-        wait = retry_after(headers)
-        if wait is not None and wait > 60:
-            return failure(f"{text} (it asks to wait {wait:.0f} s: try again later)", endpoint)
-        return failure(text, endpoint, "transient", wait)
-    return failure(text + hint_for(status, said, endpoint), endpoint)
-
-
-def hint_for(status: int | None, said: str, endpoint: Endpoint) -> str:
-    """The way out of the common mistakes."""
-    if status in (401, 403):
-        variable = BACKENDS[endpoint.name].key
-        return f" (check {variable}, the key of {endpoint.name})" if variable else ""
-    if SAYS_NO_TOOLS.search(said):
-        return f" (model {endpoint.model} cannot call tools: take another, or --no-tools)"
-    if status in (404, 405):
-        if not re.search(r"/v\d|/openai|/api", urlsplit(endpoint.url).path):
-            return " (does the base URL lack its /v1?)"
-        return f" (is there a model {endpoint.model!r}? --model and AGENT_MODEL name it)"
-    return ""
+            endpoint.refused.add(name)
+            return endpoint.failure(text, "parameter")
+    for statuses, pattern, kind, hint in RULES:
+        if status in statuses or (pattern is not None and re.search(pattern, said, re.I)):
+            break
+    wait = retry_after(headers) if kind == "transient" else None
+    if wait is not None and wait > 60:
+        kind, wait, hint = "fatal", None, f"it asks to wait {wait:.0f} s: try again later"
+    hint = hint.format(**endpoint.backend._asdict() | {"model": endpoint.model})
+    return endpoint.failure(f"{text} ({hint})" if hint else text, kind, wait)
 
 
 def error_fields(body: Any) -> tuple[str, str]:
     """The message and the codes of an error body, in any of the shapes that are about."""
     if isinstance(body, str):
+        if page := re.search(r"<title>(.*?)</title>|<(?:html|!doctype)", body, re.I | re.S):
+            return f"a page of HTML ({page[1] or 'no title'})", ""
         try:
             body = json.loads(body)
         except (ValueError, RecursionError):
-            page = re.search(r"<title>(.*?)</title>|<(?:html|!doctype)", body, re.I | re.S)
-            return (f"a page of HTML ({page[1] or 'no title'})" if page else body), ""
+            return body, ""
     while isinstance(body, list) and body:  # Gemini
         body = body[0]
     if not isinstance(body, dict):
-        return ("" if body is None else str(body)), ""
+        return str(body or ""), ""
     codes = " ".join(str(body[key]) for key in ("code", "type", "status") if body.get(key))
+    raw = body["metadata"].get("raw") if isinstance(body.get("metadata"), dict) else None
     for key in ("error", "message", "detail", "errors", "msg"):
         if body.get(key):
-            inner, inner_codes = error_fields(body[key])
-            raw = (body.get("metadata") or {}).get("raw") if key == "message" else None
-            return (f"{inner} ({raw})" if raw else inner), f"{codes} {inner_codes}".strip()
-    return "", codes
+            message, more = error_fields(body[key])
+            return f"{message} ({raw})" if raw else message, f"{codes} {more}".strip()
+    return str(raw or ""), codes
 
 
 def retry_after(headers: Any) -> float | None:
-    """Seconds to wait, from `retry-after-ms` or `retry-after` (seconds, milliseconds, a date)."""
+    """Seconds to wait, of `retry-after-ms` or `retry-after` (a number, with a unit, or a date)."""
     text = str(headers.get("retry-after") or "").strip()
     if headers.get("retry-after-ms"):
         text = f"{headers['retry-after-ms']}ms"
@@ -481,249 +385,183 @@ def retry_after(headers: Any) -> float | None:
         return None
 
 
-# --- transport -----------------------------------------------------------------------------------
+# --- assembly ------------------------------------------------------------------------------------
+
+GROWING = "content reasoning_content reasoning refusal text summary data arguments".split()
 
 
 def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
-    """The JSON values of a body: the data of its server-sent events, or its one document.
+    """The JSON values of a body: the data of server-sent events, or one document.
 
-    The first line tells which, not the content type: a request to stream may be answered with plain
+    Each line tells which, not the content type: a request to stream may be answered with plain
     JSON, and the other way round. Raises BackendError where the body ends in the middle.
     """
-    pending, events = b"", None
-    for line in lines_of(blocks):
-        if events is None and line.strip():
-            events = bool(re.match(rb"(data|event|id|retry)?:", line))
-        if not events:
-            pending += line + b"\n"
-        elif line.startswith(b"data:"):
-            pending += line[5:].strip()
-            if pending == b"[DONE]":
+    pending = rest = b""
+    for block in itertools.chain(blocks, [b"\n"]):
+        *lines, rest = re.split(rb"\r\n|\n|\r", rest + block)  # httpx would split at U+2028 too
+        for line in lines:
+            event = line.startswith(b"data:")
+            if not event and re.match(rb"(event|id|retry)?:", line):
+                continue
+            pending = (pending + (line[5:] if event else line + b"\n")).lstrip()
+            if pending.strip() == b"[DONE]":
                 return
-            with contextlib.suppress(ValueError):  # else the event goes on in the next data line
-                value, pending = json.loads(pending.decode("utf-8", "replace")), b""
-                yield value
-    if not pending.strip():
-        return
-    try:
-        value = json.loads(pending.decode("utf-8", "replace"))
-    except ValueError:
-        if pending.lstrip().startswith(b"<"):
-            page = "a page of HTML came back: the base URL is not that of a chat API"
-            raise BackendError(page) from None
-        raise BackendError("the reply was cut off or is no JSON", "transient") from None
-    yield value
+            if event:
+                with contextlib.suppress(ValueError):  # else it goes on in the next data line
+                    value, pending = json.loads(pending.decode("utf-8", "replace")), b""
+                    yield value
+    if pending.startswith(b"<"):
+        raise BackendError("a page of HTML came back: the base URL is not that of a chat API")
+    if pending:
+        try:
+            value = json.loads(pending.decode("utf-8", "replace"))
+        except ValueError:
+            raise BackendError("the reply was cut off or is no JSON", "transient") from None
+        yield value
 
 
-def lines_of(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Split at the line ends of JSON and server-sent events only: httpx would split at U+2028."""
-    rest = b""
-    for block in blocks:
-        *lines, rest = re.split(rb"\r\n|\n|\r", rest + block)
-        yield from lines
-    yield rest
+def assemble(chunks: Iterable[dict], offered: bool, watch: Watch) -> dict:
+    """Add the chunks up; tell the text as soon as it can be no call. A plain reply is one chunk.
 
-
-def checked_chunk(chunk: Any, endpoint: Endpoint, request: dict) -> dict:
-    """The chunk, if it is one: an error may come with status 200, or in the middle of a stream."""
-    inner = chunk[0] if isinstance(chunk, list) and len(chunk) == 1 else chunk
-    if not isinstance(inner, dict):
-        raise failure(f"this is no chat completion: {json.dumps(chunk)[:80]}", endpoint)
-    if inner.get("error") or (not inner.get("choices") and error_fields(inner)[0]):
-        error = inner["error"] if isinstance(inner.get("error"), dict) else inner
-        code = error.get("code") or error.get("status")
-        raise explain_status(code if isinstance(code, int) else None, inner, endpoint, request)
-    return inner
-
-
-# --- assembly ------------------------------------------------------------------------------------
-
-
-class Draft:
-    """One choice of a reply, while it is put together."""
-
-    def __init__(self) -> None:
-        self.text = self.reasoning = self.refusal = self.finish = ""
-        self.details: list[dict] = []  # OpenRouter's reasoning_details
-        self.calls: list[dict] = []  # index, id, name, arguments (text), extra_content
-        self.legacy: list[dict] = []  # the same, of a `function_call`
-
-    def add(self, choice: dict) -> None:
-        """Take in a chunk's choice: a delta, or a whole message."""
-        part = choice.get("delta")
-        whole = not isinstance(part, dict)
-        if whole:
-            part = choice.get("message") if isinstance(choice.get("message"), dict) else {}
-        text, thought = text_of(part.get("content"))
-        self.text += text
-        field_thought = part.get("reasoning_content") or part.get("reasoning")
-        self.reasoning += thought + (field_thought if isinstance(field_thought, str) else "")
-        self.refusal += part["refusal"] if isinstance(part.get("refusal"), str) else ""
-        self.details = join_details(self.details, part.get("reasoning_details"))
-        calls = part.get("tool_calls") or []
-        for position, call in enumerate(calls if isinstance(calls, list) else [calls]):
-            add_fragment(self.calls, call, position if whole else None)
-        if part.get("function_call"):
-            add_fragment(self.legacy, part["function_call"], 0)
-        if isinstance(choice.get("finish_reason"), str):
-            self.finish = choice["finish_reason"] or self.finish
-        elif choice.get("message") is not None or "delta" not in choice:
-            self.finish = self.finish or "stop"  # a whole message needs no word that it is whole
-
-
-def assemble(
-    chunks: Iterable[dict], offered: bool, on_text: Callable[[str], None]
-) -> tuple[Draft, Any]:
-    """Put the chunks together; tell the text as soon as it is certain to be no call.
-
-    Returns the draft and the usage as it came. Raises BackendError where the end is missing.
+    Raises BackendError where the end is missing.
     """
-    drafts: dict[int, Draft] = {}
-    usage, shown = None, 0
+    whole: dict = {}
+    shown = 0
     for chunk in chunks:
-        usage = chunk.get("usage") or usage
-        choices = chunk.get("choices")
-        for position, choice in enumerate(choices if isinstance(choices, list) else []):
-            if isinstance(choice, dict):
-                index = choice.get("index") if "delta" in choice else position
-                drafts.setdefault(index if isinstance(index, int) else 0, Draft()).add(choice)
-        if drafts and len(text := certain_text(next(iter(drafts.values())).text, offered)) > shown:
-            on_text(text[shown:])
-            shown = len(text)
-    if not drafts:
+        whole = merged(whole, chunk)
+        for message in messages_of(whole)[:1]:
+            text = certain_text(text_of(message.get("content"))[0], offered)
+            if len(text) > shown:
+                watch("text", text[shown:])
+                shown = len(text)
+    if not messages_of(whole):
         raise BackendError("the reply is empty: no choices", "transient")
-    if not any(draft.finish for draft in drafts.values()):
+    if not any("delta" not in c or c.get("finish_reason") for c in whole["choices"]):
         raise BackendError("the reply was cut off before its end", "transient")
-    draft = next((d for d in drafts.values() if d.calls or d.legacy), next(iter(drafts.values())))
-    draft.text = draft.text or next((d.text for d in drafts.values() if d.text), "")
-    return draft, usage
+    return whole
 
 
-def add_fragment(calls: list[dict], fragment: Any, position: int | None) -> None:
-    """Put a fragment of a call to the call that it goes on with, or open a new one.
+def messages_of(whole: dict) -> list[dict]:
+    """The messages of a reply's choices, each with its finish reason."""
+    choices = whole.get("choices")
+    choices = [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
+    parts = [(c.get("delta") or c.get("message"), c.get("finish_reason")) for c in choices]
+    return [(p if isinstance(p, dict) else {}) | {"finish": str(f or "stop")} for p, f in parts]
 
-    By index; but a new id opens a call also at an index that is taken (Ollama), and so does a name
-    after complete arguments; without an index the last call goes on (Gemini).
+
+def merged(old: Any, new: Any, key: str = "") -> Any:
+    """What a chunk makes of what came before it: texts grow, lists are matched, the rest is newer."""
+    if not old or new is None:
+        return old if new is None else new
+    if isinstance(old, dict) and isinstance(new, dict):
+        return old | {k: merged(old.get(k), v, k) for k, v in new.items()}
+    if isinstance(old, list) and isinstance(new, list):
+        old = list(old)
+        for item in new:
+            place = place_of(item, old, key)
+            old[place : place + 1] = [merged(old[place] if place < len(old) else None, item)]
+        return old
+    if not isinstance(old, str) or not isinstance(new, str):
+        return new or old
+    if key == "name":  # repeated on each fragment, or in pieces
+        return old if old.endswith(new) else new if new.startswith(old) else old + new
+    return old + new if key in GROWING else new or old
+
+
+def place_of(item: Any, old: list, key: str) -> int:
+    """Where in the list that came so far an item goes on; its length for a new one.
+
+    By index; but a call with a new id is a new call also where the index is taken (Ollama), and so
+    is one with a name after complete arguments; without an index the last call goes on (Gemini).
     """
-    fragment = fragment if isinstance(fragment, dict) else {"name": "", "arguments": fragment}
-    function = next(
-        (fragment[k] for k in ("function", "custom") if isinstance(fragment.get(k), dict)), fragment
-    )
-    index = fragment.get("index") if position is None else position
-    call_id, name = fragment.get("id"), function.get("name")
-    name = name if isinstance(name, str) else ""
-    arguments = function.get("arguments", function.get("parameters", function.get("input")))
-    same = [c for c in calls if index is None or c["index"] == index]
-    call = same[-1] if same else None
-    if call and call_id and call["id"]:
-        call = next((c for c in reversed(same) if c["id"] == call_id), None)
-    elif call and name and arguments and parsed(call["arguments"]) is not None:
-        call = None
-    if call is None:
-        call = {"index": index, "id": call_id, "name": "", "arguments": "", "extra_content": None}
-        calls.append(call)
-    call["id"] = call["id"] or call_id
-    call["extra_content"] = fragment.get("extra_content") or call["extra_content"]
-    if not call["name"].endswith(name):  # a name may be repeated on each fragment
-        call["name"] = name if name.startswith(call["name"]) else call["name"] + name
-    if arguments is not None:
-        text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        call["arguments"] += text
+    if not isinstance(item, dict) or (key != "tool_calls" and "index" not in item):
+        return len(old)
+    index, call_id, function = item.get("index"), item.get("id"), item.get("function")
+    for place in reversed(range(len(old))):
+        before = old[place] if isinstance(old[place], dict) else {}
+        if index not in (None, before.get("index")) or (
+            key == "tool_calls" and call_id and before.get("id") not in (None, "", call_id)
+        ):
+            continue
+        if isinstance(function, dict) and function.get("name") and function.get("arguments"):
+            done = (before.get("function") or {}).get("arguments")
+            if not call_id and done and parsed(done) is not None:
+                break
+        return place
+    return len(old)
 
 
-def join_details(details: list[dict], more: Any) -> list[dict]:
-    """OpenRouter's reasoning details: pieces of one detail have its type and index."""
-    for piece in more if isinstance(more, list) else []:
-        last = details[-1] if details else {}
-        if isinstance(piece, dict) and "index" in piece and piece["index"] == last.get("index"):
-            for key in ("text", "summary", "data"):
-                if isinstance(piece.get(key), str):
-                    last[key] = (last.get(key) or "") + piece[key]
-            last.update({k: v for k, v in piece.items() if v and k not in ("text", "summary", "data")})
-        elif isinstance(piece, dict):
-            details.append(dict(piece))
-    return details
-
-
-def finished_reply(draft: Draft, usage: Any, names: list[str], returns: str | None) -> Reply:
-    """Make the clean reply, and the message that goes back, of a whole draft."""
-    text, thought = split_reasoning(whole_characters(draft.text))
-    calls = [clean_call(call) for call in draft.calls or draft.legacy]
+def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
+    """The clean reply, and the message that goes back, of all that came."""
+    messages = messages_of(whole)
+    best = next((m for m in messages if m.get("tool_calls") or m.get("function_call")), messages[0])
+    texts = [text_of(m.get("content")) for m in (best, *messages)]
+    text = whole_characters(next((t for t, _ in texts if t), ""))
+    reasoning = text_of(best.get("reasoning_content") or best.get("reasoning"))[0]
+    thought = whole_characters(reasoning or texts[0][1]) + "".join(map("".join, THOUGHT.findall(text)))
+    text = THOUGHT.sub("", text)
+    raw = best.get("tool_calls") or best.get("function_call") or []
+    calls = [clean_call(call) for call in (raw if isinstance(raw, list) else [raw])]
     if names and not calls:
         text, calls = calls_in_text(text, names)
-    text = re.sub(r"<(\w+)>\s*</\1>", "", text).strip() if names else text.strip()
-    message: Message = {"role": "assistant", "content": text}
+        text = re.sub(r"<(\w+)>\s*</\1>", "", text)
+    message: Message = {"role": "assistant", "content": text.strip()}
     if calls:
         message["tool_calls"] = [as_sent(call) for call in calls]
-    if returns == "reasoning_content" and draft.reasoning:
-        message[returns] = whole_characters(draft.reasoning)
-    if returns == "reasoning_details" and draft.details:
-        message[returns] = draft.details
-    return Reply(
-        text or None,
-        calls,
-        draft.finish,
-        clean_usage(usage),
-        message,
-        whole_characters(draft.reasoning) + thought,
-        whole_characters(draft.refusal),
-    )
-
-
-def clean_usage(usage: Any) -> dict[str, int]:
-    """Token counts, 0 where they are not told."""
-    usage = usage if isinstance(usage, dict) else {}
+    back = {"reasoning_content": thought, "reasoning_details": best.get("reasoning_details")}
+    if returns and back[returns]:
+        message[returns] = back[returns]
+    usage = whole["usage"] if isinstance(whole.get("usage"), dict) else {}
     keys = ("prompt_tokens", "completion_tokens", "total_tokens")
     counts = {k: int(usage[k]) if isinstance(usage.get(k), (int, float)) else 0 for k in keys}
     counts["total_tokens"] = counts["total_tokens"] or sum(counts.values())
-    return counts
+    refusal = whole_characters(text_of(best.get("refusal"))[0])
+    finish = best["finish"] if text or not refusal else "content_filter"
+    return Reply(text.strip() or None, calls, finish, counts, message, thought, refusal)
 
 
 # --- calls ---------------------------------------------------------------------------------------
 
-ALPHABET = string.ascii_letters + string.digits
 TAG = r"(?:tool_calls?|tools?|function_calls?|tool_code)"
-CALL_START = re.compile(rf"^[ \t]*(?:(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*)*(?=[{{\[<])", re.M)
-CALL_NEXT = re.compile(rf"\s*(?:(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*)*(?=[{{\[<])")
-CALL_END = re.compile(rf"[}}\]]*\s*(?:```(?!\w)|</{TAG}>|\Z|(?<=\n))\s*(?:```(?!\w)|</{TAG}>)?[,;]?")
+OPENING = rf"(?:(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*)*(?=[{{\[<])"
+CALL_START = re.compile(rf"^[ \t]*{OPENING}", re.M)
+CALL_NEXT = re.compile(rf"[\s,;]*{OPENING}")  # right after another one
+CALL_END = re.compile(rf"[}}\]]*\s*(?:```(?!\w)|</{TAG}>|\Z|(?<=\n))\s*(?:```(?!\w)|</{TAG}>)?")
 FUNCTION_TAG = re.compile(r"<function=([^>\s]+)>(.*?)(?:</function>|\Z)", re.S)
 PARAMETER_TAG = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|\Z)", re.S)
-MAY_BE_CALL = re.compile(
-    rf"^[ \t]*(?:\{{|\[(?=[{{\[T]|\Z)|<(?=/?\w*\Z|{TAG}|function)|``?\Z|```\w*\Z"
-    rf"|```\w*\s*(?=[{{\[<]|\Z))",
-    re.M,
-)
+MAY_BE_CALL = re.compile(r"^[ \t]*(?:`{1,2}\Z|(?:```\w*\s*)?(?:[{<]|\[[{T]|\[?\Z))", re.M)
 
 
-def new_id() -> str:
-    """A fresh id of 9 letters and digits (Mistral takes no other), whatever the endpoint said."""
-    return "".join(secrets.choice(ALPHABET) for _ in range(9))
+def clean_call(call: Any, words_after: bool = False) -> ToolCall:
+    """A call of any shape, with a fresh id, a clean name, and arguments that are JSON if they can be.
 
-
-def clean_call(call: dict, words_after: bool = False) -> ToolCall:
-    """A call with a fresh id, a clean name, and arguments that are a JSON object if they can be."""
-    name = re.sub(r"<\|.*", "", whole_characters(call["name"]), flags=re.S).strip()
-    name = name.removeprefix("functions.").removeprefix("function.").strip()
-    value = parsed(call["arguments"])
-    arguments = json.dumps(value, ensure_ascii=False) if value is not None else call["arguments"]
-    function = SimpleNamespace(name=name, arguments=arguments)
-    return ToolCall(new_id(), function, call.get("extra_content"), words_after)
+    The id has 9 letters and digits, whatever the endpoint said: Mistral takes no other.
+    """
+    call = call if isinstance(call, dict) else {"arguments": call}
+    function = next((call[k] for k in ("function", "custom") if isinstance(call.get(k), dict)), call)
+    name = re.sub(r"<\|.*", "", whole_characters(text_of(function.get("name"))[0]), flags=re.S)
+    name = re.sub(r"\A\s*functions?\.", "", name).strip()
+    given = next((function[k] for k in ("arguments", "parameters", "input") if k in function), None)
+    value = parsed(given)
+    arguments = str(given) if value is None else json.dumps(value, ensure_ascii=False)
+    call_id = "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
+    made = SimpleNamespace(name=name, arguments=arguments)
+    return ToolCall(call_id, made, call.get("extra_content"), words_after)
 
 
 def as_sent(call: ToolCall) -> dict:
-    """A call as it goes back: every endpoint takes this name, and arguments that are an object."""
+    """A call as it goes back: a name that every endpoint takes, arguments that are an object."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", call.function.name)[:64] or "unknown"
-    arguments = call.function.arguments if parsed(call.function.arguments) is not None else "{}"
-    function = {"name": name, "arguments": arguments}
-    sent = {"id": call.id, "type": "function", "function": function}
+    arguments = "{}" if parsed(call.function.arguments) is None else call.function.arguments
+    sent = {"id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}}
     return sent | ({"extra_content": call.extra_content} if call.extra_content else {})
 
 
 def parsed(arguments: Any) -> dict | None:
     """The arguments as an object; None where they are none.
 
-    Blank and null stand for no arguments. Taken out of a code fence, decoded twice, freed from one
-    stray token after the object. Never taken: NaN, numbers and nesting beyond bounds, and lone
+    Blank and null stand for no arguments. They are taken out of a code fence, decoded twice, freed
+    from one stray token at the end. Never taken: NaN, nesting and numbers beyond bounds, and lone
     surrogates, which some servers answer with an error in every later turn.
     """
     for _ in range(3):
@@ -732,7 +570,7 @@ def parsed(arguments: Any) -> dict | None:
             try:
                 arguments, end = json.JSONDecoder(parse_constant=no_constant).raw_decode(text)
             except (ValueError, RecursionError):
-                return {} if not text else None
+                return None if text else {}
             if not re.fullmatch(r"\s*[^\s{\[\"]{0,40}", text[end:]):
                 return None
     try:
@@ -743,128 +581,97 @@ def parsed(arguments: Any) -> dict | None:
 
 
 def no_constant(name: str) -> NoReturn:
-    """NaN and Infinity are Python's JSON, and nobody else's."""
+    """NaN and Infinity are JSON to Python, and to nobody else."""
     raise ValueError(name)
 
 
 def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
-    """Calls that a small model wrote as text, and the words that are left.
+    """The words of a text, and the calls that a small model wrote into it.
 
     A call stands on its own lines, bare, fenced or in tags, and its name is one of `names`.
     """
-    found: list[tuple[dict, int]] = []
-    words, position = "", 0
-    while start := CALL_START.search(text, position):
+    parts: list[Any] = []  # words and calls, as they stand
+    position, after_call = 0, -1
+    while start := (position == after_call and CALL_NEXT.match(text, position)) or (
+        CALL_START.search(text, position)
+    ):
         calls, end = decode_calls(text, start.end(), names)
-        if not calls:
-            words += text[position : start.end() + 1]
+        if calls:
+            parts += [text[position : start.start()], *calls]
+            position = after_call = end
+        else:
+            parts.append(text[position : start.end() + 1])
             position = start.end() + 1
-            continue
-        words += text[position : start.start()]
-        position = end
-        while (start := CALL_NEXT.match(text, position)) and (
-            more := decode_calls(text, start.end(), names)
-        )[0]:
-            calls, position = calls + more[0], more[1]
-        found += [(call, position) for call in calls]
-    words += text[position:]
-    if not found:
-        return text, []
-    return words, [clean_call(call, bool(text[end:].strip())) for call, end in found]
+    parts.append(text[position:])
+    words = ["" if isinstance(part, dict) else part for part in parts]
+    called = [i for i, part in enumerate(parts) if isinstance(part, dict)]
+    return "".join(words), [clean_call(parts[i], bool("".join(words[i:]).strip())) for i in called]
 
 
 def decode_calls(text: str, start: int, names: list[str]) -> tuple[list[dict], int]:
     """The calls that begin at `start` and end with their line, and where they end."""
     if match := FUNCTION_TAG.match(text, start):
         parameters = dict(PARAMETER_TAG.findall(match[2]))
-        calls = [{"name": match[1], "arguments": json.dumps(parameters) if parameters else match[2]}]
+        value: Any = {"name": match[1], "arguments": parameters or match[2]}
         end = match.end()
     else:
         value, end = decode_json(text, start)
-        calls = [as_call(item) for item in (value if isinstance(value, list) else [value])]
+    calls = value if isinstance(value, list) else [value]
     closed = CALL_END.match(text, end)
-    if not closed or not all(call and clean_call(call).function.name in names for call in calls):
-        return [], start
-    return calls, closed.end()
+    good = all(isinstance(c, dict) and re.search("arguments|parameters", str(c)) for c in calls)
+    good = good and all(clean_call(call).function.name in names for call in calls)
+    return (calls, closed.end()) if good and closed else ([], start)
 
 
 def decode_json(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value at `start` and its end; also where its braces are doubled or one is missing."""
+    """The JSON value at `start`, and its end; also where its braces are doubled or one is missing."""
     decoder = json.JSONDecoder(strict=False)
-    for skip in (0, 1) if text.startswith("{{", start) else (0,):
+    for skip in (0, 1):
         with contextlib.suppress(ValueError, RecursionError):
-            return decoder.raw_decode(text, start + skip)
-    block = re.match(r".*?(?=\s*(?:```|</|\n\s*\n|\Z))", text[start:], re.S)[0]  # type: ignore[index]
+            return decoder.raw_decode(text, start + skip * text.startswith("{{", start))
+    block = re.split(r"\s*(?:```|</|\n\s*\n|\Z)", text[start:], maxsplit=1)[0]
     for attempt in (block.replace("{{", "{").replace("}}", "}"), block + "}", block[1:] + "}"):
         with contextlib.suppress(ValueError, RecursionError):
             return decoder.raw_decode(attempt)[0], start + len(block)
     return None, start
 
 
-def as_call(item: Any) -> dict | None:
-    """A decoded JSON value as a call, where it has the shape of one."""
-    item = item.get("function", item) if isinstance(item, dict) else None
-    if not isinstance(item, dict) or not isinstance(item.get("name"), str):
-        return None
-    for key in ("arguments", "parameters"):
-        if key in item:
-            return {"name": item["name"], "arguments": item[key]}
-    return None
-
-
 # --- text ----------------------------------------------------------------------------------------
 
 THOUGHT = re.compile(r"(?<![`\"'])<think>(.*?)(?:</think>|\Z)|\A(.*)(?<![`\"'])</think>", re.S)
 HIDING = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories that a terminal obeys or hides
-BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"  # letters that look like nothing
+# letters that look like nothing, and the variation selectors that no script needs
+BLANK = "".join(map(chr, range(0xE0100, 0xE01F0))) + "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
 JOINING = "\u200c\u200d" + "".join(map(chr, range(0xFE00, 0xFE10)))  # in scripts and emoji
 
 
 def text_of(content: Any) -> tuple[str, str]:
     """The text and the reasoning of a `content`, which may be a list of parts."""
-    if isinstance(content, str):
-        return content, ""
     text = thought = ""
     for part in content if isinstance(content, list) else [content]:
-        if isinstance(part, str):
+        if isinstance(part, dict):
+            text += text_of(part.get("text"))[0]
+            thought += text_of(part.get("thinking"))[0]  # Mistral
+        elif isinstance(part, str):
             text += part
-        elif isinstance(part, dict):
-            text += part["text"] if isinstance(part.get("text"), str) else ""
-            thought += text_of(part.get("thinking"))[0]
     return text, thought
-
-
-def split_reasoning(text: str) -> tuple[str, str]:
-    """The answer, and what stands in <think> or before a lone </think>."""
-    thoughts = [m[1] or m[2] or "" for m in THOUGHT.finditer(text)]
-    return THOUGHT.sub("", text), "\n".join(t.strip() for t in thoughts)
 
 
 def certain_text(text: str, offered: bool) -> str:
     """The beginning of a growing text that can be no call and no reasoning any more."""
-    start = text.lstrip()
-    if start.startswith("<think>"):
-        start = start.partition("</think>")[2].lstrip()
-    elif "<think>".startswith(start):
-        return ""
-    if offered and (hold := MAY_BE_CALL.search(start)):
-        start = start[: hold.start()]
-    return start.rstrip().rstrip("".join(map(chr, range(0xD800, 0xDC00))))
+    text = text.lstrip()
+    if "<think>".startswith(text[:7]):
+        text = text.partition("</think>")[2].lstrip()
+    if offered and (hold := MAY_BE_CALL.search(text)):
+        text = text[: hold.start()]
+    return re.sub(r"[\s\ud800-\udbff]+\Z", "", text)
 
 
-def whole_characters(text: str) -> str:
-    """The text with surrogate pairs joined (streams cut them) and lone ones replaced."""
-    if text.isascii():
+def whole_characters(text: Any) -> Any:
+    """A text with surrogate pairs joined (streams cut them) and lone ones replaced."""
+    if not isinstance(text, str) or text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def mended(message: Message) -> Message:
-    """A message that can be sent as UTF-8."""
-    content = message.get("content")
-    if not isinstance(content, str) or content.isascii():
-        return message
-    return {**message, "content": whole_characters(content)}
 
 
 def visible(text: str, strict: bool = False) -> str:
@@ -875,22 +682,17 @@ def visible(text: str, strict: bool = False) -> str:
 
     def written_out(match: re.Match) -> str:
         char = match[0]
-        if char in JOINING and not strict:
-            return char
-        hidden = unicodedata.category(char) in HIDING or char in BLANK + JOINING
-        hidden = hidden or 0xE0100 <= ord(char) <= 0xE01EF or (strict and char.isspace())
+        hidden = char in BLANK or unicodedata.category(char) in HIDING and char not in JOINING
+        hidden = hidden or strict and (char in JOINING or char.isspace())
         return char.encode("unicode_escape").decode() if hidden else char
 
-    text = text if strict else text.replace("\r\n", "\n")
-    return re.sub(r"[^\x20-\x7e\n\t]", written_out, text)
+    return re.sub(r"[^\x20-\x7e\n\t]", written_out, text if strict else text.replace("\r\n", "\n"))
 
 
 def main() -> int:
     """`python backend.py "Say hello."`"""
     try:
-        endpoint = connect()
-        print(f"{endpoint.name} {endpoint.url} {endpoint.model}", file=sys.stderr)
-        print(visible(complete(" ".join(sys.argv[1:]) or "Say hello.", endpoint)))
+        print(visible(complete(" ".join(sys.argv[1:]) or "Say hello.")))
     except BackendError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2 if error.kind == "settings" else 1

@@ -23,9 +23,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend import BackendError, Endpoint, Message, Reply, ToolCall, chat, connect, visible
-from backend import load_settings
-from tools import REGISTRY, Approve, Tool, deny, dispatch, schemas
+from backend import BackendError, Endpoint, Message, Reply, ToolCall, Watch
+from backend import chat, connect, load_settings, visible
+from tools import REGISTRY, Approve, Tool, deny, dispatch
 
 __version__ = "0.1.0"
 
@@ -37,19 +37,52 @@ Paths are relative to the folder: "." is the folder itself.
 When you know the answer, say it in plain text, short, and with what the tools returned."""
 
 
+NUDGE = "(Your reply was empty. Call a tool, or answer in plain text.)"
+ENDINGS = {  # finish_reason: the exit code, and why there is no better end
+    "stop": (0, ""),
+    "error": (1, ""),
+    "content_filter": (1, "the content filter stopped the reply"),
+    "max_steps": (3, "the step limit is reached"),
+    "max_tokens": (3, "the token limit is reached"),
+    "repeated_call": (3, "the same call came over and over"),
+    "length": (3, "the answer was cut off at its length limit"),
+    "empty": (3, "the model gave only empty replies, no answer"),
+    "interrupted": (130, "interrupted"),
+}
+MOST_REPEATS = 3  # the same call in a row: this one is not run, and two more of it are the end
+
+
 @dataclass
 class Result:
-    """What a run came to. `finish_reason` is a key of EXIT_CODES."""
+    """What a run came to."""
 
     answer: str = ""
-    finish_reason: str = "stop"
+    finish_reason: str = "stop"  # a key of ENDINGS
     steps: int = 0  # model calls
     tool_calls: list[dict] = field(default_factory=list)  # name, arguments, result (a preview)
     usage: dict[str, int] = field(default_factory=dict)  # prompt_, completion_, total_tokens
     seconds: float = 0.0
-    error: str | None = None
-    messages: list[Message] = field(default_factory=list)  # the whole conversation
-    streak: int = 0  # how often the last call came in a row
+    error: str = ""
+    repeats: int = 0  # how often in a row the last call came
+
+    def limit(self, max_steps: int, max_tokens: int) -> str:
+        """The limit that makes the coming model call the last one, or nothing."""
+        if self.repeats >= MOST_REPEATS + 2:
+            return "repeated_call"
+        if max_tokens and self.usage.get("total_tokens", 0) >= max_tokens:
+            return "max_tokens"
+        return "max_steps" if self.steps >= max_steps else ""
+
+    def count(self, reply: Reply) -> None:
+        """Add a model call to the sums; the best answer is the last text."""
+        self.steps += 1
+        self.answer = reply.content or self.answer
+        for key, number in reply.usage.items():
+            self.usage[key] = self.usage.get(key, 0) + number
+
+    def end(self, reason: str, error: str = "") -> None:
+        self.finish_reason = reason if reason in ENDINGS else "stop"
+        self.error = error or ENDINGS[self.finish_reason][1]
 
 
 def run(
@@ -63,36 +96,37 @@ def run(
     max_tokens: int = 0,
     approve: Approve = deny,
     stream: bool = False,
-    watch: Callable[[str, Any], None] = lambda event, data: None,
+    watch: Watch = lambda *_: None,
 ) -> Result:
-    """Work on a task until the model answers or a limit is reached.
+    """Work on a task until the model answers, or a limit is reached.
 
-    `messages` is the conversation that goes on (it is changed in place), `watch` is told of each
-    event: "request", "text", "notice", "reply", "call", "result". Raises nothing but the error of
-    `connect()` where no endpoint is given.
+    `messages` is a conversation to go on with; it is changed in place. `watch` is told of every
+    event: those of `chat`, and "reply", "call" and "result". Raises only what `connect` raises.
     """
-    endpoint = endpoint or connect()
-    started = time.monotonic()
-    result = Result(messages=[] if messages is None else messages)
-    messages = result.messages
+    endpoint, started, result = endpoint or connect(), time.monotonic(), Result()
+    messages = [] if messages is None else messages
     if not messages:
         messages.append({"role": "system", "content": system})
     tell(messages, task)
-    empty = False
+    nudged = False
     try:
         while True:
-            limit = limit_reached(result, max_steps, max_tokens)
+            limit = result.limit(max_steps, max_tokens)
             if limit:
-                tell(messages, LIMITS[limit])
-            reply = ask(endpoint, messages, registry, bool(limit), stream, watch)
-            count(result, reply)
-            if limit or (not reply.tool_calls and (reply.content or empty)) or reply.filtered:
-                finish(result, reply, limit)
+                tell(messages, f"({ENDINGS[limit][1]}. Answer now in plain text, with what you know.)")
+            reply = ask(messages, registry, bool(limit), backend=endpoint, stream=stream, watch=watch)
+            result.count(reply)
+            watch("reply", reply)
+            if limit or reply.finish_reason == "content_filter":
+                result.end(limit or "content_filter", reply.refusal)
                 break
-            if not reply.tool_calls:
-                empty = True
+            if not reply.tool_calls and not reply.content and not nudged:
                 tell(messages, NUDGE)
+                nudged = True
                 continue
+            if not reply.tool_calls:
+                result.end(reply.finish_reason if reply.content else "empty")
+                break
             messages.append(reply.message)
             for call in reply.tool_calls:
                 watch("call", call)
@@ -100,54 +134,36 @@ def run(
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
                 watch("result", text)
     except BackendError as error:
-        result.finish_reason, result.error = "error", str(error)
+        result.end("error", str(error))
     except KeyboardInterrupt:
-        result.finish_reason, result.error = "interrupted", "interrupted"
+        result.end("interrupted")
     settle(messages, result.answer or f"({result.finish_reason})")
     result.seconds = round(time.monotonic() - started, 2)
     return result
 
 
 def tell(messages: list[Message], text: str) -> None:
-    """Say something to the model: in a new user message, but only after one of its own.
-
-    After a tool result or a user's message it is added to that: no provider refuses this order.
-    """
-    if messages[-1]["role"] in ("user", "tool"):
-        messages[-1] = {**messages[-1], "content": f"{messages[-1]['content']}\n\n{text}"}
+    """Say something to the model, in an order of roles that no provider refuses: added to a tool
+    result or a user's message where one is the last, else as a user's message."""
+    last = messages[-1]
+    if last["role"] in ("user", "tool"):
+        messages[-1] = last | {"content": f"{last['content']}\n\n{text}"}
     else:
         messages.append({"role": "user", "content": text})
 
 
-def ask(
-    endpoint: Endpoint,
-    messages: list[Message],
-    registry: dict[str, Tool],
-    closing: bool,
-    stream: bool,
-    watch: Callable[[str, Any], None],
-) -> Reply:
-    """One model call. Where the conversation has grown too long, it is shortened first."""
+def ask(messages: list[Message], registry: dict[str, Tool], closing: bool, **options: Any) -> Reply:
+    """One model call. A conversation that is too long for the model is shortened first."""
+    schemas, choice = [tool.schema for tool in registry.values()], "none" if closing else None
     while True:
-        watch("request", messages)
         try:
-            reply = chat(
-                messages,
-                schemas(registry),
-                backend=endpoint,
-                stream=stream,
-                tool_choice="none" if closing else None,
-                on_text=lambda text: watch("text", text),
-                on_notice=lambda text: watch("notice", text),
-            )
-            watch("reply", reply)
-            return reply
+            return chat(messages, schemas, tool_choice=choice, **options)
         except BackendError as error:
             if error.kind != "context":
                 raise
             if not shorten(messages):
                 raise BackendError(f"{error} (nothing is left to shorten: ask for less)") from error
-            watch("notice", f"{error}; older results are left out, trying again")
+            options["watch"]("notice", f"{error}; trying again without the oldest results")
 
 
 def answer_call(
@@ -157,11 +173,11 @@ def answer_call(
     name, arguments = call.function.name, call.function.arguments
     last = result.tool_calls[-1] if result.tool_calls else {}
     same = (name, arguments) == (last.get("name"), last.get("arguments"))
-    result.streak = result.streak + 1 if same else 1
-    if reply.cut_off:
+    result.repeats = result.repeats + 1 if same else 1
+    if reply.finish_reason == "length":
         text = "error: not run: your reply was cut off at its length limit. Send a shorter one."
-    elif result.streak >= MOST_REPEATS:
-        text = "error: not run: you made this very call before. Use its result, or do another thing."
+    elif result.repeats >= MOST_REPEATS:
+        text = "error: not run: you already made this same call. Use its result, or do another thing."
     elif call.words_after and name in registry and registry[name].asks:
         text = "error: not run: words stood after the call. Send the call alone, with no other text."
     else:
@@ -170,97 +186,37 @@ def answer_call(
     return text
 
 
-def settle(messages: list[Message], last_words: str) -> None:
-    """Leave a history that every endpoint accepts: each call answered, the model's word last."""
-    answered = {m["tool_call_id"] for m in messages if m["role"] == "tool"}
-    for message in list(messages):
-        for call in message.get("tool_calls", []):
-            if call["id"] not in answered:
-                text = "error: interrupted before it was done"
-                messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
-    if messages[-1]["role"] != "assistant":
-        messages.append({"role": "assistant", "content": last_words})
-
-
-# --- limits --------------------------------------------------------------------------------------
-
-MOST_REPEATS = 3  # the same call in a row: this one is not run, and two later it is the end
-NUDGE = "(Your reply was empty. Call a tool, or answer in plain text.)"
-LIMITS = {
-    "max_steps": "(This was the last step. Answer now, in plain text, with what you know.)",
-    "max_tokens": "(The token limit is reached. Answer now, in plain text, with what you know.)",
-    "repeated_call": "(You keep making the same call. Answer now, in plain text, with what you know.)",
-}
-EXIT_CODES = {
-    "stop": 0,
-    "error": 1,
-    "content_filter": 1,
-    "max_steps": 3,
-    "max_tokens": 3,
-    "repeated_call": 3,
-    "length": 3,
-    "empty": 3,
-    "interrupted": 130,
-}
-
-
-def limit_reached(result: Result, max_steps: int, max_tokens: int) -> str:
-    """Why the coming model call is the last one, if it is."""
-    if result.streak >= MOST_REPEATS + 2:
-        return "repeated_call"
-    if result.steps >= max_steps:
-        return "max_steps"
-    if max_tokens and result.usage.get("total_tokens", 0) >= max_tokens:
-        return "max_tokens"
-    return ""
-
-
-def count(result: Result, reply: Reply) -> None:
-    """Add a model call to the sums."""
-    result.steps += 1
-    for key, number in reply.usage.items():
-        result.usage[key] = result.usage.get(key, 0) + number
-    if reply.content:
-        result.answer = reply.content
-
-
-def finish(result: Result, reply: Reply, limit: str) -> None:
-    """Take the reply as the last one."""
-    if reply.content:
-        result.messages.append(reply.message)
-    why = limit or ("content_filter" if reply.filtered else reply.finish_reason)
-    result.finish_reason = why if why in EXIT_CODES else "stop"
-    if not reply.content and not limit and not reply.filtered:
-        result.finish_reason = "empty"
-    result.error = {
-        "stop": None,
-        "length": "the answer was cut off at the length limit",
-        "content_filter": f"the content filter stopped the reply. {reply.refusal}".strip(),
-        "empty": "the model gave no answer: its replies were empty",
-    }.get(result.finish_reason, f"stopped at a limit: {result.finish_reason}")
-
-
 def shorten(messages: list[Message]) -> bool:
     """Make the conversation shorter; whether there was something left to shorten.
 
-    The oldest long results go first, as many as make up half of them; a result that the model has
-    not seen yet is halved.
+    The oldest long results go first, as many as make up half of them; where all are new to the
+    model they are halved.
     """
     last = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
     long = [i for i, m in enumerate(messages) if m["role"] == "tool" and len(m["content"]) > 400]
     seen = [i for i in long if i < last]
-    goal, saved = sum(len(messages[i]["content"]) for i in seen) / 2, 0
-    for i in seen:
-        if saved >= goal:
-            break
-        saved += len(messages[i]["content"])
-        note = f"[left out to save room: a result of {len(messages[i]['content'])} characters]"
-        messages[i] = {**messages[i], "content": note}
-    for i in long if not seen else []:
+    room = sum(len(messages[i]["content"]) for i in seen) / 2
+    for i in seen or long:
         text = messages[i]["content"]
-        kept = f"{text[: len(text) // 4]}\n[... shortened ...]\n{text[-len(text) // 4 :]}"
-        messages[i] = {**messages[i], "content": kept}
+        quarter = len(text) // 4
+        if not seen:
+            text = f"{text[:quarter]}\n[... half of this is left out ...]\n{text[-quarter:]}"
+        elif room > 0:
+            room -= len(text)
+            text = f"[left out to save room: a result of {len(text)} characters]"
+        messages[i] = messages[i] | {"content": text}
     return bool(long)
+
+
+def settle(messages: list[Message], last_words: str) -> None:
+    """Leave a history that every endpoint takes: each call answered, the model's word at the end."""
+    answered = {message.get("tool_call_id") for message in messages}
+    for call in [call for message in messages for call in message.get("tool_calls", [])]:
+        if call["id"] not in answered:
+            text = "error: interrupted before it was done"
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
+    if messages[-1]["role"] != "assistant":
+        messages.append({"role": "assistant", "content": last_words})
 
 
 # --- terminal ------------------------------------------------------------------------------------
@@ -296,7 +252,6 @@ class Terminal:
     def watch(self, event: str, data: Any) -> None:
         """Show an event of the run."""
         if event == "request":
-            self.step += 1
             self.waiting = sys.stderr.isatty() and not self.quiet
             if self.waiting:
                 print("\x1b[2m...\x1b[0m" if self.colour else "...", end="", file=sys.stderr, flush=True)
@@ -305,6 +260,8 @@ class Terminal:
                 self.clear()
             print(visible(data), end="", flush=True)
             self.shown += data
+        elif event == "reply":
+            self.step += 1
         elif event == "notice":
             self.line(data)
         elif event == "call":
@@ -435,7 +392,7 @@ def system_prompt(options: argparse.Namespace, terminal: Terminal) -> str:
 
 def as_json(result: Result) -> str:
     data = asdict(result)
-    del data["messages"], data["streak"]
+    del data["repeats"]
     return json.dumps(data | {"trace": None})
 
 
@@ -460,7 +417,7 @@ def main(argv: list[str] | None = None) -> int:
         return code
     except KeyboardInterrupt:
         return 130
-    return EXIT_CODES[result.finish_reason]
+    return ENDINGS[result.finish_reason][0]
 
 
 def work(options: argparse.Namespace, endpoint: Endpoint, terminal: Terminal) -> Result:
@@ -471,7 +428,7 @@ def work(options: argparse.Namespace, endpoint: Endpoint, terminal: Terminal) ->
         "none": lambda tool, arguments: (False, "tools that change things are switched off"),
     }[options.approve]
     system = system_prompt(options, terminal)
-    if endpoint.moved:
+    if endpoint.url != endpoint.backend.url:
         terminal.line(f"{endpoint.model} at {endpoint.url}")
 
     def one(task: str, messages: list[Message]) -> Result:
