@@ -202,6 +202,7 @@ class Reply:
     message: Message
     reasoning: str
     refusal: str
+    nudge: str  # what to tell the model, once, where this looks like no answer; mostly nothing
 
 
 def complete(prompt: str, backend: Endpoint | None = None) -> str:
@@ -517,7 +518,19 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     counts["total_tokens"] = counts["total_tokens"] or sum(counts.values())
     refusal = whole_characters(text_of(best.get("refusal"))[0])
     finish = best["finish"] if text or not refusal else "content_filter"
-    return Reply(text.strip() or None, calls, finish, counts, message, thought, refusal)
+    nudge = "" if calls else nudge_for(text.strip(), best["finish"], names)
+    return Reply(text.strip() or None, calls, finish, counts, message, thought, refusal, nudge)
+
+
+def nudge_for(text: str, finish: str, names: list[str]) -> str:
+    """What small models need to hear after a reply that is neither a call nor an answer."""
+    if not text:
+        return "(Your reply was empty. Call a tool, or answer in plain words.)"
+    if names and re.fullmatch(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b.*", text, re.S):
+        return f"(There is no such tool. The tools are: {', '.join(names)}.)"
+    if finish == "tool_calls" or re.search(f"`({'|'.join(names)})`" if names else r"\Z\A.", text):
+        return "(Do not describe the call: make it.)"
+    return ""
 
 
 # --- calls ---------------------------------------------------------------------------------------

