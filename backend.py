@@ -505,7 +505,7 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     calls = [clean_call(call) for call in (raw if isinstance(raw, list) else [raw])]
     if names and not calls:
         text, calls = calls_in_text(text, names)
-        text = re.sub(r"<(\w+)>\s*</\1>", "", text)
+        text = re.sub(r"</?tool_response>|<(\w+)>\s*</\1>", "", text)
     message: Message = {"role": "assistant", "content": text.strip()}
     if calls:
         message["tool_calls"] = [as_sent(call) for call in calls]

@@ -32,12 +32,12 @@ __version__ = "0.1.0"
 # --- the loop ------------------------------------------------------------------------------------
 
 SYSTEM = """You answer questions about the files in the current folder, and change them when asked.
-You cannot see them, so call a tool: search_text finds where something is defined or set, list_files
-finds a file, read_file shows it. Reply with one tool call and nothing else, then wait for its result:
+You cannot see them, so call a tool: read_file shows a file, search_text finds where a word stands,
+list_files finds files. Reply with one tool call and nothing else, then wait for its result:
 <tool_call>
-{"name": "list_files", "arguments": {}}
+{"name": "read_file", "arguments": {"path": "README.md"}}
 </tool_call>
-When a result holds the answer, reply in plain words."""
+When a result holds the answer, reply in plain words, with the exact names and values."""
 ENDINGS = {  # finish_reason: the exit code, and why there is no better end
     "stop": (0, ""),
     "error": (1, ""),
@@ -299,8 +299,8 @@ class Terminal:
         print(f"{tool.name} ({len(what)} characters):", file=sys.stderr)
         for text in visible(what, strict=True).split("\n"):
             print(f"  | {text}", file=sys.stderr)
-        print("[y]es / [n]o / [a]lways this exact call: ", end="", file=sys.stderr, flush=True)
         drop_typed_ahead()
+        print("[y]es / [n]o / [a]lways this exact call: ", end="", file=sys.stderr, flush=True)
         said = sys.stdin.readline().strip()
         if said.lower() in ("a", "always"):
             self.always.add(key)

@@ -244,13 +244,13 @@ def existing(path: str) -> Path:
     resolved = inside(path)
     if resolved.exists():
         return resolved
-    by_name: dict[str, list[str]] = {}
-    for file in itertools.islice(walk(), 20_000):
-        by_name.setdefault(file.rpartition("/")[2].casefold(), []).append(file)
+    files, by_name = list(itertools.islice(walk(), 20_000)), {}
+    for file in reversed(files):
+        by_name.setdefault(file.rpartition("/")[2].casefold(), []).insert(0, file)
     name = os.path.basename(path).casefold()
     close = [name] if name in by_name else difflib.get_close_matches(name, by_name, 3, 0.75)
     near = [file for each in close for file in by_name[each]][:3]
-    hint = f"Did you mean {' or '.join(near)}?" if near else "list_files shows what is there."
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"The files are: {', '.join(files[:12])}"
     raise ToolError(f"there is no {path} in the workspace. {hint}")
 
 
@@ -396,9 +396,9 @@ def search_text(
     except (re.error, RecursionError, OverflowError):
         pattern = re.compile(re.escape(query))
     wanted, root = glob_regex(glob_pattern or "*"), workspace()
-    matches, files = [], 0
+    matches, files, paths = [], 0, list(walk())
     with time_limit(60):
-        for path in filter(wanted.match, walk()):
+        for path in filter(wanted.match, paths) if any(map(wanted.match, paths)) else paths:
             before = len(matches)
             with contextlib.suppress(OSError, ToolError):
                 for line, text in numbered_lines(root / path):
@@ -406,9 +406,10 @@ def search_text(
                         start = max(0, match.start() - 100) if len(text) > 300 else 0
                         matches.append(f"{path}:{line}: {text[start : start + 300].strip()}")
             files += len(matches) > before
+    elsewhere = "" if any(map(wanted.match, paths)) else f"no files match {glob_pattern}; in the others: "
     if not matches:
-        return f"no matches for {query}" + (f" in {glob_pattern}" if glob_pattern else "")
-    return fit_lines(matches, f"{len(matches)} matches in {files} files")
+        return f"{elsewhere}no matches for {query}. Try a shorter query, or read_file."
+    return fit_lines(matches, f"{elsewhere}{len(matches)} matches in {files} files")
 
 
 @contextlib.contextmanager
