@@ -91,7 +91,11 @@ class Endpoint:
             http = openai.DefaultHttpxClient(trust_env=not LOOPBACK.match(self.url))
             patience = openai.Timeout(600, connect=10)  # a local model is silent for minutes
             self._client = openai.OpenAI(
-                api_key=self.key, base_url=self.url, timeout=patience, http_client=http, max_retries=0
+                api_key=self.key,
+                base_url=self.url,
+                timeout=patience,
+                http_client=http,
+                max_retries=0,
             )
         return self._client
 
@@ -144,7 +148,9 @@ def connect(name: str | None = None, model: str | None = None, url: str | None =
     if backend.key and not key and not LOOPBACK.match(url):
         raise BackendError(f"{name} needs a key: set {backend.key}, best in .env", "settings")
     if re.search(r"[^!-~]", key):
-        raise BackendError(f"{backend.key} has a character that no key has: copy it again", "settings")
+        raise BackendError(
+            f"{backend.key} has a character that no key has: copy it again", "settings"
+        )
     endpoint = Endpoint(backend, url or backend.url, key or "no-key")
     try:  # small models wander, so the local servers get 0
         endpoint.temperature = float(temperature) if temperature else None if backend.key else 0.0
@@ -326,7 +332,9 @@ def explain(error: Any, endpoint: Endpoint, request: Iterable[str] = ()) -> Back
     status, headers = getattr(error, "status_code", None), {}
     if isinstance(error, dict):
         message, codes = error_fields(error)
-        status = next((int(code) for code in codes.split() if re.fullmatch(r"[45]\d\d", code)), None)
+        status = next(
+            (int(code) for code in codes.split() if re.fullmatch(r"[45]\d\d", code)), None
+        )
         codes += " error object"
     elif status:
         (message, codes), headers = error_fields(error.response.text), error.response.headers
@@ -336,7 +344,10 @@ def explain(error: Any, endpoint: Endpoint, request: Iterable[str] = ()) -> Back
             chain.append(cause)
         codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
         message = f"{type(chain[-1]).__name__}: {chain[-1]}"
-    said, text = f"{codes} {message}", f"{status or 'error'}: {message or codes or 'no reason given'}"
+    said, text = (
+        f"{codes} {message}",
+        f"{status or 'error'}: {message or codes or 'no reason given'}",
+    )
     for name in OPTIONAL:
         if status in (400, 404, 422) and name in request and re.search(rf"\b{name}\b", said):
             endpoint.refused.add(name)
@@ -499,7 +510,9 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     texts = [text_of(m.get("content")) for m in (best, *messages)]
     text = whole_characters(next((t for t, _ in texts if t), ""))
     reasoning = text_of(best.get("reasoning_content") or best.get("reasoning"))[0]
-    thought = whole_characters(reasoning or texts[0][1]) + "".join(map("".join, THOUGHT.findall(text)))
+    thought = whole_characters(reasoning or texts[0][1]) + "".join(
+        map("".join, THOUGHT.findall(text))
+    )
     text = THOUGHT.sub("", text)
     raw = best.get("tool_calls") or best.get("function_call") or []
     calls = [clean_call(call) for call in (raw if isinstance(raw, list) else [raw])]
@@ -525,7 +538,8 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
 def nudge_for(text: str, finish: str, names: list[str]) -> str:
     """What small models need to hear after a reply that is neither a call nor an answer."""
     if not text:
-        return "(Your reply was empty. Call a tool, or answer in plain words.)"
+        call = json.dumps({"name": names[0], "arguments": {}}) if names else ""
+        return f"(Your reply was empty. Call a tool, as in {call}, or answer in plain words.)"
     if names and re.fullmatch(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b.*", text, re.S):
         return f"(There is no such tool. The tools are: {', '.join(names)}.)"
     if finish == "tool_calls" or re.search(f"`({'|'.join(names)})`" if names else r"\Z\A.", text):
@@ -551,7 +565,9 @@ def clean_call(call: Any, words_after: bool = False) -> ToolCall:
     The id has 9 letters and digits, whatever the endpoint said: Mistral takes no other.
     """
     call = call if isinstance(call, dict) else {"arguments": call}
-    function = next((call[k] for k in ("function", "custom") if isinstance(call.get(k), dict)), call)
+    function = next(
+        (call[k] for k in ("function", "custom") if isinstance(call.get(k), dict)), call
+    )
     name = re.sub(r"<\|.*", "", whole_characters(text_of(function.get("name"))[0]), flags=re.S)
     name = re.sub(r"\A\s*functions?\.", "", name).strip()
     given = next((function[k] for k in ("arguments", "parameters", "input") if k in function), None)
@@ -654,7 +670,9 @@ def decode_json(text: str, start: int) -> tuple[Any, int]:
 THOUGHT = re.compile(r"(?<![`\"'])<think>(.*?)(?:</think>|\Z)|\A(.*)(?<![`\"'])</think>", re.S)
 HIDING = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories that a terminal obeys or hides
 # letters that look like nothing, and the variation selectors that no script needs
-BLANK = "".join(map(chr, range(0xE0100, 0xE01F0))) + "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
+BLANK = (
+    "".join(map(chr, range(0xE0100, 0xE01F0))) + "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
+)
 JOINING = "\u200c\u200d" + "".join(map(chr, range(0xFE00, 0xFE10)))  # in scripts and emoji
 
 

@@ -31,13 +31,13 @@ __version__ = "0.1.0"
 
 # --- the loop ------------------------------------------------------------------------------------
 
-SYSTEM = """You answer questions about the files in the current folder, and change them when asked.
-You cannot see them, so call a tool: read_file shows a file, search_text finds where a word stands,
-list_files finds files. Reply with one tool call and nothing else, then wait for its result:
+SYSTEM = """You answer questions about the files in the current folder. You cannot see them, so call a tool:
+search_text finds where something is defined or set, list_files finds a file, read_file shows it.
+Reply with one tool call and nothing else, then wait for its result:
 <tool_call>
-{"name": "read_file", "arguments": {"path": "README.md"}}
+{"name": "list_files", "arguments": {}}
 </tool_call>
-When a result holds the answer, reply in plain words, with the exact names and values."""
+When a result holds the answer, reply in plain words."""
 ENDINGS = {  # finish_reason: the exit code, and why there is no better end
     "stop": (0, ""),
     "error": (1, ""),
@@ -113,8 +113,13 @@ def run(
         while True:
             limit = result.limit(max_steps, max_tokens)
             if limit:
-                tell(messages, f"({ENDINGS[limit][1]}. Answer now in plain text, with what you know.)")
-            reply = ask(messages, registry, bool(limit), backend=endpoint, stream=stream, watch=watch)
+                tell(
+                    messages,
+                    f"({ENDINGS[limit][1]}. Answer now in plain text, with what you know.)",
+                )
+            reply = ask(
+                messages, registry, bool(limit), backend=endpoint, stream=stream, watch=watch
+            )
             result.count(reply)
             watch("reply", reply)
             if limit or reply.finish_reason == "content_filter":
@@ -177,9 +182,13 @@ def answer_call(
     if reply.finish_reason == "length":
         text = "error: not run: your reply was cut off at its length limit. Send a shorter one."
     elif result.repeats >= MOST_REPEATS:
-        text = "error: not run: you already made this same call. Use its result, or do another thing."
+        text = (
+            "error: not run: you already made this same call. Use its result, or do another thing."
+        )
     elif call.words_after and name in registry and registry[name].asks:
-        text = "error: not run: words stood after the call. Send the call alone, with no other text."
+        text = (
+            "error: not run: words stood after the call. Send the call alone, with no other text."
+        )
     else:
         text = dispatch(name, arguments, approve, registry)
     result.tool_calls.append({"name": name, "arguments": arguments, "result": text[:200]})
@@ -239,7 +248,11 @@ class Terminal:
         self.clear()
         if not self.quiet:
             text = visible(text)
-            print(f"\x1b[2m{text}\x1b[0m" if dim and self.colour else text, file=sys.stderr, flush=True)
+            print(
+                f"\x1b[2m{text}\x1b[0m" if dim and self.colour else text,
+                file=sys.stderr,
+                flush=True,
+            )
 
     def clear(self) -> None:
         """Take the waiting sign away, and end a line of streamed text."""
@@ -254,7 +267,12 @@ class Terminal:
         if event == "request":
             self.waiting = sys.stderr.isatty() and not self.quiet
             if self.waiting:
-                print("\x1b[2m...\x1b[0m" if self.colour else "...", end="", file=sys.stderr, flush=True)
+                print(
+                    "\x1b[2m...\x1b[0m" if self.colour else "...",
+                    end="",
+                    file=sys.stderr,
+                    flush=True,
+                )
         elif event == "text" and self.live:
             if self.waiting:
                 self.clear()
@@ -292,7 +310,9 @@ class Terminal:
             return True, ""
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             return deny(tool, arguments)
-        what = tool.preview(**arguments) if tool.preview else json.dumps(arguments, ensure_ascii=False)
+        what = (
+            tool.preview(**arguments) if tool.preview else json.dumps(arguments, ensure_ascii=False)
+        )
         if set(arguments) == {"command"}:
             what = arguments["command"]
         self.clear()
@@ -358,7 +378,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     if options.max_steps < 1 or options.max_tokens < 0:
         parser.error("--max-steps (or AGENT_MAX_STEPS) takes a number above 0")
     for name in ("AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT"):
-        if (given := os.environ.get(name, "").strip()) and (not given.isdecimal() or int(given) < 1):
+        if (given := os.environ.get(name, "").strip()) and (
+            not given.isdecimal() or int(given) < 1
+        ):
             parser.error(f"{name}={given!r} is no whole number above 0")
     if options.allow:
         os.environ["AGENT_ALLOW"] = "\n".join([os.environ.get("AGENT_ALLOW", ""), *options.allow])
@@ -376,7 +398,9 @@ def load_tools(path: str) -> None:
         module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
         spec.loader.exec_module(module)  # type: ignore[union-attr]
     except Exception as error:  # the file may do anything
-        raise BackendError(f"--tools {path}: {type(error).__name__}: {error}", "settings") from error
+        raise BackendError(
+            f"--tools {path}: {type(error).__name__}: {error}", "settings"
+        ) from error
 
 
 def system_prompt(options: argparse.Namespace, terminal: Terminal) -> str:

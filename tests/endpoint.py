@@ -33,7 +33,11 @@ class Raw:
 def call(name, arguments=None, call_id="call_1", **extra):
     """A tool call as it stands in a reply."""
     text = arguments if isinstance(arguments, str) else json.dumps(arguments or {})
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": text}} | extra
+    return {
+        "id": call_id,
+        "type": "function",
+        "function": {"name": name, "arguments": text},
+    } | extra
 
 
 def say(*parts, finish=None, usage=USAGE, **extra):
@@ -43,8 +47,19 @@ def say(*parts, finish=None, usage=USAGE, **extra):
     message = {"role": "assistant", "content": texts[0] if texts else None} | extra
     if calls:
         message["tool_calls"] = calls
-    choice = {"index": 0, "message": message, "finish_reason": finish or ("tool_calls" if calls else "stop")}
-    return {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice], "usage": usage}
+    choice = {
+        "index": 0,
+        "message": message,
+        "finish_reason": finish or ("tool_calls" if calls else "stop"),
+    }
+    return {
+        "id": "c",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [choice],
+        "usage": usage,
+    }
 
 
 def sse(*chunks, done=True):
@@ -59,7 +74,11 @@ def deltas(completion, cuts=()):
     message = choice["message"]
 
     def pieces(text):
-        places = [0, *sorted({c % (len(text) + 1) for c in cuts}), len(text)] if cuts else [0, len(text) // 2, len(text)]
+        places = (
+            [0, *sorted({c % (len(text) + 1) for c in cuts}), len(text)]
+            if cuts
+            else [0, len(text) // 2, len(text)]
+        )
         return [text[a:b] for a, b in zip(places, places[1:], strict=False)]
 
     rest = {k: v for k, v in message.items() if k not in ("content", "tool_calls")}
@@ -68,10 +87,16 @@ def deltas(completion, cuts=()):
     for index, whole in enumerate(message.get("tool_calls") or []):
         function = whole["function"]
         first, *more = pieces(function["arguments"])
-        steps.append({"tool_calls": [whole | {"index": index, "function": function | {"arguments": first}}]})
-        steps += [{"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in more]
+        steps.append(
+            {"tool_calls": [whole | {"index": index, "function": function | {"arguments": first}}]}
+        )
+        steps += [
+            {"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in more
+        ]
     chunks = [{"choices": [{"index": 0, "delta": step, "finish_reason": None}]} for step in steps]
-    chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
+    chunks.append(
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]}
+    )
     return [*chunks, {"choices": [], "usage": completion.get("usage")}]
 
 
@@ -107,7 +132,9 @@ def history_faults(messages):
                 faults.append(f"{place}: bad or repeated id {made['id']!r}")
             if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", made["function"]["name"]):
                 faults.append(f"{place}: bad name {made['function']['name']!r}")
-            if made["type"] != "function" or not isinstance(json.loads(made["function"]["arguments"]), dict):
+            if made["type"] != "function" or not isinstance(
+                json.loads(made["function"]["arguments"]), dict
+            ):
                 faults.append(f"{place}: arguments are no object")
             seen_ids.add(made["id"])
             open_calls.append(made["id"])
@@ -124,7 +151,12 @@ class Endpoint(ThreadingHTTPServer):
 
     def __init__(self, *replies, models=("m",), refuses=(), strict=True):
         super().__init__(("127.0.0.1", 0), Handler)
-        self.replies, self.models, self.refuses, self.strict = list(replies), models, refuses, strict
+        self.replies, self.models, self.refuses, self.strict = (
+            list(replies),
+            models,
+            refuses,
+            strict,
+        )
         self.requests, self.headers, self.paths, self.faults, self.times = [], [], [], [], []
         self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
 
@@ -176,7 +208,10 @@ class Handler(BaseHTTPRequestHandler):
             return self.respond(Raw({"error": {"message": f"no route {self.path}"}}, 404))
         for name in server.refuses:
             if name in body:
-                error = {"message": f"Unsupported parameter: '{name}'", "type": "invalid_request_error"}
+                error = {
+                    "message": f"Unsupported parameter: '{name}'",
+                    "type": "invalid_request_error",
+                }
                 return self.respond(Raw({"error": error}, 400))
         server.requests.append(body)
         server.headers.append(dict(self.headers))

@@ -71,7 +71,7 @@ CHANGES = """# Changes
 ## 2.3.0 - 2025-11-02
 - First public version.
 """
-SHAPES = '''import math
+SHAPES = """import math
 
 
 def area_of_circle(radius):
@@ -84,8 +84,10 @@ def area_of_square(side):
 
 def perimeter_of_square(side):
     return 4 * side
-'''
-NOTES = {f"notes/{month}.txt": f"Notes of {month}.\n" for month in ("jan", "feb", "mar", "apr", "may")}
+"""
+NOTES = {
+    f"notes/{month}.txt": f"Notes of {month}.\n" for month in ("jan", "feb", "mar", "apr", "may")
+}
 
 TASKS = [
     Task("list, then read", "List the files here, then read backend.py and tell me which model it calls.", PROJECT, r"llama-3\.3-70b", 2),
@@ -157,7 +159,9 @@ def main() -> None:
         started = time.time()
         holds, problem, result = attempt(task, options.port)
         held += holds
-        print(f"{'ok  ' if holds else 'FAIL'} {task.name} ({time.time() - started:.0f} s) {problem}")
+        print(
+            f"{'ok  ' if holds else 'FAIL'} {task.name} ({time.time() - started:.0f} s) {problem}"
+        )
         for call in result.get("tool_calls", []):
             print(f"       {call['name']} {call['arguments']} -> {call['result'][:90]!r}")
         print(f"       answer: {result.get('answer', '')[:300]!r}", flush=True)

@@ -71,7 +71,9 @@ def test_agents_md_that_leads_outside_is_not_used(harness, workspace):
 def test_tools_of_a_file_join(harness, workspace):
     text = 'from tools import tool\n\n\n@tool\ndef shout(text: str) -> str:\n    """Shout."""\n    return text.upper()\n'
     (workspace / "mine.py").write_text(text)
-    done = harness("--tools", "mine.py", "Hi.", replies=[say(call("shout", {"text": "hi"})), say("done")])
+    done = harness(
+        "--tools", "mine.py", "Hi.", replies=[say(call("shout", {"text": "hi"})), say("done")]
+    )
     assert done.endpoint.results == ["HI"]
 
 
@@ -158,14 +160,18 @@ def test_a_closed_pipe_ends_quietly(workspace):
 
 def test_a_terminal_that_cannot_show_everything(command):
     with Endpoint(say("\u2713 alpha \U0001f389")) as endpoint:
-        done = command("Hi.", endpoint=endpoint, env={"PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0"})
+        done = command(
+            "Hi.", endpoint=endpoint, env={"PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0"}
+        )
     assert done.returncode == 0
     assert "alpha" in done.stdout
 
 
 def test_what_comes_from_outside_cannot_steer_the_terminal(harness, workspace):
     (workspace / "evil").write_text("\x1b]52;c;x\x07\x1b[2J\u202e\n")
-    done = harness("-v", "Hi.", replies=[say(call("read_file", {"path": "evil"})), say("\x1b[2Jdone")])
+    done = harness(
+        "-v", "Hi.", replies=[say(call("read_file", {"path": "evil"})), say("\x1b[2Jdone")]
+    )
     assert "\x1b" not in done.out + done.err
     assert "\u202e" not in done.err
     assert r"\x1b[2Jdone" in done.out
@@ -175,7 +181,9 @@ def test_help_and_version_do_not_load_the_sdk(workspace):
     for option in ("--help", "--version"):
         code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv = ['harness.py', {option!r}]\n"
         code += "import harness\ntry:\n    harness.main()\nfinally:\n    assert 'openai' not in sys.modules"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=30
+        )
         assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -189,11 +197,20 @@ def test_nobody_at_a_terminal_means_no(command, workspace):
 
 def test_a_person_at_a_terminal_is_asked(workspace):
     """In a real pseudo-terminal: the whole command is shown, and a no carries its reason."""
-    shell = say(call("run_shell", {"command": "touch c.txt"}), call("run_shell", {"command": "touch d.txt"}))
+    shell = say(
+        call("run_shell", {"command": "touch c.txt"}), call("run_shell", {"command": "touch d.txt"})
+    )
     with Endpoint(shell, say("done")) as endpoint:
-        env = {"PATH": os.environ["PATH"], "OPENAI_BASE_URL": endpoint.url, "AGENT_MODEL": "m", "TERM": "dumb"}
+        env = {
+            "PATH": os.environ["PATH"],
+            "OPENAI_BASE_URL": endpoint.url,
+            "AGENT_MODEL": "m",
+            "TERM": "dumb",
+        }
         program = [str(ROOT / "harness.py"), "Touch."]
-        terminal = pexpect.spawn(sys.executable, program, env=env, cwd=workspace, encoding="utf-8", timeout=20)
+        terminal = pexpect.spawn(
+            sys.executable, program, env=env, cwd=workspace, encoding="utf-8", timeout=20
+        )
         for answer, command in (("y", "touch c.txt"), ("n keep the folder clean", "touch d.txt")):
             terminal.expect_exact(f"| {command}")
             terminal.expect_exact("exact call: ")

@@ -132,7 +132,9 @@ def test_a_filtered_reply_is_said(harness, reply):
 def test_text_calls_with_words_after_them_only_read(harness, workspace):
     (workspace / "a.txt").write_text("alpha\n")
     read = '```json\n{"name": "read_file", "arguments": {"path": "a.txt"}}\n```\nThis shows it.'
-    write = '{"name": "write_file", "arguments": {"path": "b.txt", "content": "x"}}\nThis writes it.'
+    write = (
+        '{"name": "write_file", "arguments": {"path": "b.txt", "content": "x"}}\nThis writes it.'
+    )
     done = harness("-y", "Do.", replies=[say(read), say(write), say("done")])
     assert done.endpoint.results[0] == "alpha\n"
     assert "alone" in done.endpoint.results[1]
@@ -189,7 +191,9 @@ def test_ctrl_c_in_a_tool_leaves_a_history_to_go_on_with(workspace):
         assert result.finish_reason == "interrupted"
         assert start(endpoint, "second", messages=messages).answer == "two"
     assert history_faults(messages) == [] == endpoint.faults
-    assert [m["content"][:18] for m in messages if m["role"] == "tool"][1:] == ["error: interrupted"] * 2
+    assert [m["content"][:18] for m in messages if m["role"] == "tool"][1:] == [
+        "error: interrupted"
+    ] * 2
 
 
 def test_an_assistant_may_have_tools_of_its_own_only(workspace):
@@ -204,5 +208,7 @@ def test_the_result_has_what_the_run_came_to(workspace):
         result = start(endpoint)
     assert (result.steps, result.finish_reason, result.error) == (2, "stop", "")
     assert result.usage == {"prompt_tokens": 40, "completion_tokens": 10, "total_tokens": 50}
-    assert result.tool_calls == [{"name": "list_dir", "arguments": "{}", "result": "(0 files, 0 folders)"}]
+    assert result.tool_calls == [
+        {"name": "list_dir", "arguments": "{}", "result": "(0 files, 0 folders)"}
+    ]
     assert json.dumps(result.tool_calls)
