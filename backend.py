@@ -15,6 +15,7 @@ no provider's habit. What a call does is no matter of this file: it knows tools 
 
 import contextlib
 import email.utils
+import functools
 import itertools
 import json
 import os
@@ -24,6 +25,7 @@ import string
 import sys
 import time
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,11 +49,11 @@ TABLE = """
 groq        https://api.groq.com/openai/v1     GROQ_API_KEY       openai/gpt-oss-120b
 openai      https://api.openai.com/v1          OPENAI_API_KEY     gpt-5-mini
 anthropic   https://api.anthropic.com/v1       ANTHROPIC_API_KEY  claude-sonnet-4-5
-gemini      https://generativelanguage.googleapis.com/v1beta/openai  GEMINI_API_KEY  gemini-2.5-flash
-openrouter  https://openrouter.ai/api/v1       OPENROUTER_API_KEY openai/gpt-oss-120b reasoning_details
+gemini      https://generativelanguage.googleapis.com/v1beta/openai GEMINI_API_KEY gemini-2.5-flash
+openrouter  https://openrouter.ai/api/v1 OPENROUTER_API_KEY openai/gpt-oss-120b reasoning_details
 together    https://api.together.xyz/v1        TOGETHER_API_KEY   openai/gpt-oss-120b
 mistral     https://api.mistral.ai/v1          MISTRAL_API_KEY    mistral-large-latest
-deepseek    https://api.deepseek.com/v1        DEEPSEEK_API_KEY   deepseek-chat       reasoning_content
+deepseek    https://api.deepseek.com/v1 DEEPSEEK_API_KEY deepseek-chat reasoning_content
 xai         https://api.x.ai/v1                XAI_API_KEY        grok-4
 cerebras    https://api.cerebras.ai/v1         CEREBRAS_API_KEY   gpt-oss-120b
 huggingface https://router.huggingface.co/v1   HF_TOKEN           openai/gpt-oss-120b
@@ -65,7 +67,6 @@ WAYS_TO_GO_ON = """no endpoint is set. Three ways to go on:
   a key       cp .env.example .env, and put one key into it (GROQ_API_KEY, OPENAI_API_KEY, ...)
   a server    start Ollama, llama.cpp, LM Studio or vLLM on its usual port, or give --base-url
   no account  python examples/local_model.py "task" runs a small model on this machine"""
-
 
 LOOPBACK = re.compile(r"(?:https?://)?(?:localhost|127(?:\.\d+){3}|\[::1\])(?:[:/]|\Z)")
 
@@ -89,22 +90,16 @@ class Endpoint:
             import openai  # noqa: PLC0415  (takes most of a second)
 
             http = openai.DefaultHttpxClient(trust_env=not LOOPBACK.match(self.url))
-            patience = openai.Timeout(600, connect=10)  # a local model is silent for minutes
-            self._client = openai.OpenAI(
-                api_key=self.key,
-                base_url=self.url,
-                timeout=patience,
-                http_client=http,
-                max_retries=0,
-            )
+            wait = openai.Timeout(600, connect=10)  # a local model may be silent for minutes
+            client = openai.OpenAI(api_key=self.key, base_url=self.url, http_client=http)
+            self._client = client.with_options(timeout=wait, max_retries=0)
         return self._client
 
     def models(self, timeout: float = 20) -> list[str]:
-        """The ids that GET /v1/models names, at least one. Raises BackendError."""
+        """The ids that GET /v1/models names. Raises BackendError."""
         try:
             body = self.client.get("/models", cast_to=object, options={"timeout": timeout})
-            names = [str(item["id"]) for item in body["data"]]
-            return names or [][0]  # no model is an error too
+            return [str(item["id"]) for item in body["data"]]
         except Exception as error:  # anything may come back
             raise explain(error, self) from error
 
@@ -127,7 +122,7 @@ def load_settings() -> None:
     try:
         load_dotenv(Path(__file__).with_name(".env"), encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        raise BackendError(f"cannot read .env beside backend.py: {error}", "settings") from error
+        raise SettingsError(f"cannot read .env beside backend.py: {error}") from error
 
 
 def connect(name: str | None = None, model: str | None = None, url: str | None = None) -> Endpoint:
@@ -138,26 +133,33 @@ def connect(name: str | None = None, model: str | None = None, url: str | None =
     load_settings()
     url = clean_url(url or setting("OPENAI_BASE_URL"))
     keyed = (b.name for b in BACKENDS.values() if b.key and setting(b.key))
-    name = name or setting("AGENT_BACKEND") or ("openai" if url else next(keyed, None))
-    name = name or local_server()
+    name = (
+        name
+        or setting("AGENT_BACKEND")
+        or ("openai" if url else next(keyed, None) or local_server())
+    )
     if name not in BACKENDS:
         known = f"unknown backend {name!r}: it can be {', '.join(BACKENDS)}"
-        raise BackendError(known if name else WAYS_TO_GO_ON, "settings")
+        raise SettingsError(known if name else WAYS_TO_GO_ON)
     backend, temperature = BACKENDS[name], setting("AGENT_TEMPERATURE")
     key = setting(backend.key) if backend.key else ""
     if backend.key and not key and not LOOPBACK.match(url):
-        raise BackendError(f"{name} needs a key: set {backend.key}, best in .env", "settings")
+        raise SettingsError(f"{name} needs a key: set {backend.key}, best in .env")
     if re.search(r"[^!-~]", key):
-        raise BackendError(
-            f"{backend.key} has a character that no key has: copy it again", "settings"
-        )
+        raise SettingsError(f"{backend.key} has a character that no key has: copy it again")
     endpoint = Endpoint(backend, url or backend.url, key or "no-key")
     try:  # small models wander, so the local servers get 0
         endpoint.temperature = float(temperature) if temperature else None if backend.key else 0.0
     except ValueError:
-        raise BackendError(f"AGENT_TEMPERATURE={temperature} is no number", "settings") from None
-    usual = backend.model if endpoint.url == backend.url else None
-    endpoint.model = model or setting("AGENT_MODEL") or usual or endpoint.models()[0]
+        raise SettingsError(f"AGENT_TEMPERATURE={temperature} is no number") from None
+    endpoint.model = model or setting("AGENT_MODEL")
+    if not endpoint.model and endpoint.url == backend.url:
+        endpoint.model = backend.model or ""
+    endpoint.model = endpoint.model or next(iter(endpoint.models()), "")
+    if not endpoint.model:
+        raise SettingsError(
+            f"no model is named (--model, AGENT_MODEL), and {endpoint.url} has none"
+        )
     return endpoint
 
 
@@ -176,7 +178,7 @@ def clean_url(url: str) -> str:
     if url and "://" not in url:
         url = ("http://" if LOOPBACK.match(url) else "https://") + url
     if url and not re.fullmatch(r"https?://[^/\s]\S*", url):
-        raise BackendError(f"the base URL {url!r} is no http(s) address", "settings")
+        raise SettingsError(f"the base URL {url!r} is no http(s) address")
     return url
 
 
@@ -184,7 +186,7 @@ def clean_url(url: str) -> str:
 
 Message = dict[str, Any]  # role, content, and the fields of the role, as in the API
 Watch = Callable[[str, Any], None]  # is told of an event: its name, and what belongs to it
-TRIES = {"transient": 4, "bad_call": 3}  # in all, by kind of failure
+TRIES = {"transient": 4, "bad_call": 3, "parameter": 9}  # in all, by kind of failure
 
 
 @dataclass
@@ -231,37 +233,29 @@ def chat(
     "notice" (a line before each wait). Raises BackendError; its kind is "context" where the
     conversation is too long for the model.
     """
-    endpoint = backend or connect()
+    endpoint, failures = backend or connect(), Counter[str]()
     request = {
         "model": endpoint.model,
         "messages": [m | {"content": whole_characters(m["content"])} for m in messages],
-        "tools": tools,
+        "tools": tools or None,
         "tool_choice": tool_choice if tools else None,
-        "stream": stream,
+        "stream": stream or None,
         "stream_options": {"include_usage": True} if stream else None,
         "temperature": endpoint.temperature,
     }
-    failures = dict.fromkeys(TRIES, 0)
     while True:
-        sent = {k: v for k, v in request.items() if v or v == 0 and v is not False}
-        sent = {k: v for k, v in sent.items() if k not in endpoint.refused}
+        refused = endpoint.refused
+        sent = {k: v for k, v in request.items() if v is not None and k not in refused}
         watch("request", sent)
         try:
             return exchange(endpoint, sent, watch)
         except BackendError as error:
-            if error.kind == "parameter":
-                watch("notice", f"{error}: trying again without it")
-                continue
-            if error.kind not in TRIES:
-                raise
             failures[error.kind] += 1
-            if failures[error.kind] == TRIES[error.kind]:
-                bad = "the model kept producing bad tool calls: " * (error.kind == "bad_call")
-                raise BackendError(f"{bad}{error} (tried {TRIES[error.kind]} times)") from error
-            backoff = 0.5 * 2 ** (failures[error.kind] - 1)
-            pause = backoff if error.wait is None else error.wait
-            watch("notice", f"{error}; trying again in {pause:g} s")
-            time.sleep(pause)
+            if failures[error.kind] >= TRIES.get(error.kind, 1):
+                raise
+            wait = 0.5 * 2 ** (failures[error.kind] - 1) if error.wait is None else error.wait
+            watch("notice", f"{error}; trying again in {wait:g} s")
+            time.sleep(wait)
 
 
 def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
@@ -291,6 +285,7 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
 # --- errors --------------------------------------------------------------------------------------
 
 OPTIONAL = ("stream_options", "temperature", "tool_choice")  # what a request can do without
+NEVER = r"(?!)"  # a pattern that nothing matches
 RULES = [  # statuses, what is said, the kind of failure, what to do; the first that fits
     ((402,), r"insufficient[_ ](quota|balance|credit|fund)|credit balance is", "fatal",
      "quota: the account has nothing left"),
@@ -298,18 +293,17 @@ RULES = [  # statuses, what is said, the kind of failure, what to do; the first 
      r"(long|large)|too many (\w+ )?tokens|reduce (the length|your message)|exceed\w* .{0,40}context"
      r"|(input|prompt) .{0,40}exceeds?|maximum (input|prompt|sequence) length", "context", ""),
     ((), r"tool_use_failed|pars\w+ tool[ _]?call|failed to call a function|malformed_function_call",
-     "bad_call", ""),
+     "bad_call", "the model kept producing bad tool calls"),
     ((), r"tools?\b.{0,60}not (support|enabl)|not support.{0,40}\btools?\b", "fatal",
      "model {model} cannot call tools: take another, or --no-tools"),
-    ((401, 403), None, "fatal", "check {key}, the key of {name}"),
-    ((404, 405), None, "fatal", "is there a model {model}? does the base URL lack its /v1?"),
-    ((408, 409, 429, *range(500, 600)), None, "transient", ""),
+    ((401, 403), NEVER, "fatal", "check {key}, the key of {name}"),
+    ((404, 405), NEVER, "fatal", "is there a model {model}? does the base URL lack its /v1?"),
+    ((408, 409, 429, *range(500, 600)), NEVER, "transient", ""),
     ((), "ConnectionRefusedError", "fatal", "nothing listens there: is the server running?"),
     ((), "gaierror", "fatal", "the host is unknown: check the base URL and the network"),
     ((), "SSLError", "fatal", "no trusted TLS connection"),
-    ((), "Timeout|APIConnectionError|TransportError|error object", "transient", ""),
+    ((), "Timeout|ConnectionError|TransportError|error object", "transient", ""),
     ((), "proxy|socks", "fatal", "look at the variables HTTP_PROXY and ALL_PROXY"),
-    ((), "", "fatal", ""),
 ]  # fmt: skip
 
 
@@ -325,17 +319,18 @@ class BackendError(Exception):
         self.kind, self.wait = kind, wait
 
 
+SettingsError = functools.partial(BackendError, kind="settings")
+
+
 def explain(error: Any, endpoint: Endpoint, request: Iterable[str] = ()) -> BackendError:
     """Whatever was raised, or an error object that came as a reply, as a BackendError."""
     if isinstance(error, BackendError):
         return error
-    status, headers = getattr(error, "status_code", None), {}
+    status, headers, title = getattr(error, "status_code", None), {}, type(error).__name__
     if isinstance(error, dict):
         message, codes = error_fields(error)
-        status = next(
-            (int(code) for code in codes.split() if re.fullmatch(r"[45]\d\d", code)), None
-        )
-        codes += " error object"
+        status = int((re.findall(r"\b[45]\d\d\b", codes) or "0")[0]) or None
+        codes, title = f"{codes} error object", "error"
     elif status:
         (message, codes), headers = error_fields(error.response.text), error.response.headers
     else:
@@ -343,21 +338,17 @@ def explain(error: Any, endpoint: Endpoint, request: Iterable[str] = ()) -> Back
         while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
             chain.append(cause)
         codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
-        message = f"{type(chain[-1]).__name__}: {chain[-1]}"
-    said, text = (
-        f"{codes} {message}",
-        f"{status or 'error'}: {message or codes or 'no reason given'}",
-    )
+        message = str(chain[-1])
+    said, text = f"{codes} {message}", f"{status or title}: {message or codes or 'no reason given'}"
     for name in OPTIONAL:
         if status in (400, 404, 422) and name in request and re.search(rf"\b{name}\b", said):
             endpoint.refused.add(name)
-            return endpoint.failure(text, "parameter")
-    for statuses, pattern, kind, hint in RULES:
-        if status in statuses or (pattern is not None and re.search(pattern, said, re.I)):
-            break
+            return endpoint.failure(f"{text} (left out from now on)", "parameter", 0)
+    rules = (r for r in RULES if status in r[0] or re.search(r[1], said, re.I))
+    _, _, kind, hint = next(rules, ((), "", "fatal", ""))
     wait = retry_after(headers) if kind == "transient" else None
     if wait is not None and wait > 60:
-        kind, wait, hint = "fatal", None, f"it asks to wait {wait:.0f} s: try again later"
+        kind, hint = "fatal", f"it asks to wait {wait:.0f} s: try again later"
     hint = hint.format(**endpoint.backend._asdict() | {"model": endpoint.model})
     return endpoint.failure(f"{text} ({hint})" if hint else text, kind, wait)
 
@@ -406,7 +397,7 @@ def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
     """The JSON values of a body: the data of server-sent events, or one document.
 
     Each line tells which, not the content type: a request to stream may be answered with plain
-    JSON, and the other way round. Raises BackendError where the body ends in the middle.
+    JSON, and the other way round. Raises ConnectionError where the body ends in the middle.
     """
     pending = rest = b""
     for block in itertools.chain(blocks, [b"\n"]):
@@ -423,19 +414,18 @@ def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
                     value, pending = json.loads(pending.decode("utf-8", "replace")), b""
                     yield value
     if pending.startswith(b"<"):
-        raise BackendError("a page of HTML came back: the base URL is not that of a chat API")
+        raise ValueError("a page of HTML came back: the base URL is not that of a chat API")
     if pending:
         try:
-            value = json.loads(pending.decode("utf-8", "replace"))
+            yield json.loads(pending.decode("utf-8", "replace"))
         except ValueError:
-            raise BackendError("the reply was cut off or is no JSON", "transient") from None
-        yield value
+            raise ConnectionError("the reply was cut off, or is no JSON") from None
 
 
 def assemble(chunks: Iterable[dict], offered: bool, watch: Watch) -> dict:
     """Add the chunks up; tell the text as soon as it can be no call. A plain reply is one chunk.
 
-    Raises BackendError where the end is missing.
+    Raises ConnectionError where the end is missing.
     """
     whole: dict = {}
     shown = 0
@@ -447,9 +437,9 @@ def assemble(chunks: Iterable[dict], offered: bool, watch: Watch) -> dict:
                 watch("text", text[shown:])
                 shown = len(text)
     if not messages_of(whole):
-        raise BackendError("the reply is empty: no choices", "transient")
+        raise ConnectionError("the reply is empty: no choices")
     if not any("delta" not in c or c.get("finish_reason") for c in whole["choices"]):
-        raise BackendError("the reply was cut off before its end", "transient")
+        raise ConnectionError("the reply was cut off before its end")
     return whole
 
 
@@ -462,7 +452,7 @@ def messages_of(whole: dict) -> list[dict]:
 
 
 def merged(old: Any, new: Any, key: str = "") -> Any:
-    """What a chunk makes of what came before it: texts grow, lists are matched, the rest is newer."""
+    """A chunk added to what came before it: texts grow, lists are matched, the rest is newer."""
     if not old or new is None:
         return old if new is None else new
     if isinstance(old, dict) and isinstance(new, dict):
@@ -488,18 +478,18 @@ def place_of(item: Any, old: list, key: str) -> int:
     """
     if not isinstance(item, dict) or (key != "tool_calls" and "index" not in item):
         return len(old)
-    index, call_id, function = item.get("index"), item.get("id"), item.get("function")
+    index, call_id, function = (item.get(k) for k in ("index", "id", "function"))
     for place in reversed(range(len(old))):
         before = old[place] if isinstance(old[place], dict) else {}
-        if index not in (None, before.get("index")) or (
-            key == "tool_calls" and call_id and before.get("id") not in (None, "", call_id)
-        ):
+        if index not in (None, before.get("index")):
             continue
-        if isinstance(function, dict) and function.get("name") and function.get("arguments"):
-            done = (before.get("function") or {}).get("arguments")
-            if not call_id and done and parsed(done) is not None:
-                break
-        return place
+        if key != "tool_calls" or (call_id and call_id == before.get("id")):
+            return place
+        if call_id and before.get("id"):
+            continue
+        named = isinstance(function, dict) and function.get("name") and function.get("arguments")
+        done = (before.get("function") or {}).get("arguments")
+        return len(old) if named and done and parsed(done) is not None else place
     return len(old)
 
 
@@ -509,42 +499,40 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     best = next((m for m in messages if m.get("tool_calls") or m.get("function_call")), messages[0])
     texts = [text_of(m.get("content")) for m in (best, *messages)]
     text = whole_characters(next((t for t, _ in texts if t), ""))
-    reasoning = text_of(best.get("reasoning_content") or best.get("reasoning"))[0]
-    thought = whole_characters(reasoning or texts[0][1]) + "".join(
-        map("".join, THOUGHT.findall(text))
-    )
+    reasoning = text_of(best.get("reasoning_content") or best.get("reasoning"))[0] or texts[0][1]
+    reasoning = whole_characters(reasoning) + "".join(map("".join, THOUGHT.findall(text)))
     text = THOUGHT.sub("", text)
     raw = best.get("tool_calls") or best.get("function_call") or []
     calls = [clean_call(call) for call in (raw if isinstance(raw, list) else [raw])]
     if names and not calls:
         text, calls = calls_in_text(text, names)
         text = re.sub(r"</?tool_response>|<(\w+)>\s*</\1>", "", text)
-    message: Message = {"role": "assistant", "content": text.strip()}
+    text, refusal = text.strip(), whole_characters(text_of(best.get("refusal"))[0])
+    message: Message = {"role": "assistant", "content": text}
     if calls:
         message["tool_calls"] = [as_sent(call) for call in calls]
-    back = {"reasoning_content": thought, "reasoning_details": best.get("reasoning_details")}
+    back = {"reasoning_content": reasoning, "reasoning_details": best.get("reasoning_details")}
     if returns and back[returns]:
         message[returns] = back[returns]
     usage = whole["usage"] if isinstance(whole.get("usage"), dict) else {}
     keys = ("prompt_tokens", "completion_tokens", "total_tokens")
     counts = {k: int(usage[k]) if isinstance(usage.get(k), (int, float)) else 0 for k in keys}
     counts["total_tokens"] = counts["total_tokens"] or sum(counts.values())
-    refusal = whole_characters(text_of(best.get("refusal"))[0])
     finish = best["finish"] if text or not refusal else "content_filter"
-    nudge = "" if calls else nudge_for(text.strip(), best["finish"], names)
-    return Reply(text.strip() or None, calls, finish, counts, message, thought, refusal, nudge)
+    nudge = "" if calls else nudge_for(text, finish, names)
+    return Reply(text or None, calls, finish, counts, message, reasoning, refusal, nudge)
 
 
 def nudge_for(text: str, finish: str, names: list[str]) -> str:
-    """What small models need to hear after a reply that is neither a call nor an answer."""
+    """What a small model needs to hear after a reply that is neither a call nor an answer."""
+    named = f"`({'|'.join(names)})`" if names else NEVER
     if not text:
-        call = json.dumps({"name": names[0], "arguments": {}}) if names else ""
+        call = json.dumps({"name": names[0], "arguments": {}}) if names else "..."
         return f"(Your reply was empty. Call a tool, as in {call}, or answer in plain words.)"
     if names and re.fullmatch(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b.*", text, re.S):
         return f"(There is no such tool. The tools are: {', '.join(names)}.)"
-    if finish == "tool_calls" or re.search(f"`({'|'.join(names)})`" if names else r"\Z\A.", text):
-        return "(Do not describe the call: make it.)"
-    return ""
+    described = finish == "tool_calls" or re.search(named, text)
+    return "(Do not describe the call: make it.)" if described else ""
 
 
 # --- calls ---------------------------------------------------------------------------------------
@@ -560,14 +548,13 @@ MAY_BE_CALL = re.compile(r"^[ \t]*(?:`{1,2}\Z|(?:```\w*\s*)?(?:[{<]|\[[{T]|\[?\Z
 
 
 def clean_call(call: Any, words_after: bool = False) -> ToolCall:
-    """A call of any shape, with a fresh id, a clean name, and arguments that are JSON if they can be.
+    """A call of any shape, with a fresh id, a clean name, and arguments that are JSON if they can.
 
     The id has 9 letters and digits, whatever the endpoint said: Mistral takes no other.
     """
     call = call if isinstance(call, dict) else {"arguments": call}
-    function = next(
-        (call[k] for k in ("function", "custom") if isinstance(call.get(k), dict)), call
-    )
+    nested = (call[k] for k in ("function", "custom") if isinstance(call.get(k), dict))
+    function = next(nested, call)
     name = re.sub(r"<\|.*", "", whole_characters(text_of(function.get("name"))[0]), flags=re.S)
     name = re.sub(r"\A\s*functions?\.", "", name).strip()
     given = next((function[k] for k in ("arguments", "parameters", "input") if k in function), None)
@@ -653,7 +640,7 @@ def decode_calls(text: str, start: int, names: list[str]) -> tuple[list[dict], i
 
 
 def decode_json(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value at `start`, and its end; also where its braces are doubled or one is missing."""
+    """The JSON value at `start`, and its end; its braces may be doubled, and one may be missing."""
     decoder = json.JSONDecoder(strict=False)
     for skip in (0, 1):
         with contextlib.suppress(ValueError, RecursionError):
@@ -669,10 +656,8 @@ def decode_json(text: str, start: int) -> tuple[Any, int]:
 
 THOUGHT = re.compile(r"(?<![`\"'])<think>(.*?)(?:</think>|\Z)|\A(.*)(?<![`\"'])</think>", re.S)
 HIDING = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories that a terminal obeys or hides
-# letters that look like nothing, and the variation selectors that no script needs
-BLANK = (
-    "".join(map(chr, range(0xE0100, 0xE01F0))) + "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"
-)
+BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"  # letters that look like nothing
+BLANK += "".join(map(chr, range(0xE0100, 0xE01F0)))  # variation selectors that no script needs
 JOINING = "\u200c\u200d" + "".join(map(chr, range(0xFE00, 0xFE10)))  # in scripts and emoji
 
 

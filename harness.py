@@ -125,7 +125,7 @@ def run(
             if limit or reply.finish_reason == "content_filter":
                 result.end(limit or "content_filter", reply.refusal)
                 break
-            if reply.nudge and not nudged and not (reply.content and result.tool_calls):
+            if reply.nudge and not nudged:
                 tell(messages, reply.nudge)
                 nudged = True
                 continue
@@ -133,6 +133,7 @@ def run(
                 result.end(reply.finish_reason if reply.content else "empty")
                 break
             messages.append(reply.message)
+            nudged = False
             for call in reply.tool_calls:
                 watch("call", call)
                 text = answer_call(call, reply, result, registry, approve)

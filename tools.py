@@ -317,6 +317,9 @@ def glob_regex(pattern: str) -> re.Pattern:
 # --- reading -------------------------------------------------------------------------------------
 
 
+NAMES_ONLY = "; these are only names: read_file shows what one holds, search_text looks into all"
+
+
 def fit_lines(lines: list[str], total: str) -> str:
     """The total, and as many lines as a result may hold."""
     sizes = itertools.accumulate(len(line) + 1 for line in lines)
@@ -337,7 +340,7 @@ def list_dir(path: Annotated[str, "Folder."] = ".") -> str:
         shown = (e for e in itertools.islice(entries, MOST_ENTRIES) if not is_protected(e.name))
         names = sorted(entry.name + "/" * entry.is_dir() for entry in shown)
     folders = sum(name.endswith("/") for name in names)
-    return fit_lines(names, f"{len(names) - folders} files, {folders} folders")
+    return fit_lines(names, f"{len(names) - folders} files, {folders} folders{NAMES_ONLY}")
 
 
 @tool
@@ -345,7 +348,8 @@ def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "
     """Find files by name, in all folders."""
     wanted = glob_regex(glob_pattern)
     files = [path for path in walk() if wanted.match(path)]
-    return fit_lines(files, f"{len(files)} files") if files else f"no files match {glob_pattern}"
+    total = f"{len(files)} files{NAMES_ONLY}"
+    return fit_lines(files, total) if files else f"no files match {glob_pattern}"
 
 
 def numbered_lines(path: Path, first: int = 1) -> Iterator[tuple[int, str]]:
