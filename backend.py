@@ -356,8 +356,9 @@ def explain(error: Any, endpoint: Endpoint, request: Iterable[str] = ()) -> Back
 def error_fields(body: Any) -> tuple[str, str]:
     """The message and the codes of an error body, in any of the shapes that are about."""
     if isinstance(body, str):
-        if page := re.search(r"<title>(.*?)</title>|<(?:html|!doctype)", body, re.I | re.S):
-            return f"a page of HTML ({page[1] or 'no title'})", ""
+        if re.match(r"\s*<(html|!doctype|head|body)", body, re.I):
+            title = re.search(r"<title>(.*?)</title>", body, re.I | re.S)
+            return f"a page of HTML{f' ({title[1]})' if title else ''}", ""
         try:
             body = json.loads(body)
         except (ValueError, RecursionError):

@@ -244,7 +244,7 @@ def existing(path: str) -> Path:
     resolved = inside(path)
     if resolved.exists():
         return resolved
-    files, by_name = list(itertools.islice(walk(), 20_000)), {}
+    files, by_name = list(itertools.islice(walk(), 20_000)), dict[str, list[str]]()
     for file in reversed(files):
         by_name.setdefault(file.rpartition("/")[2].casefold(), []).insert(0, file)
     name = os.path.basename(path).casefold()
@@ -402,9 +402,12 @@ def search_text(
     except (re.error, RecursionError, OverflowError):
         pattern = re.compile(re.escape(query))
     wanted, root = glob_regex(glob_pattern or "*"), workspace()
-    matches, files, paths = [], 0, list(walk())
+    matches: list[str] = []
+    files, paths = 0, list(walk())
+    searched = [path for path in paths if wanted.match(path)]
+    note = "" if searched else f"no files match {glob_pattern}; in all the others: "
     with time_limit(60):
-        for path in filter(wanted.match, paths) if any(map(wanted.match, paths)) else paths:
+        for path in searched or paths:
             before = len(matches)
             with contextlib.suppress(OSError, ToolError):
                 for line, text in numbered_lines(root / path):
@@ -412,12 +415,11 @@ def search_text(
                         start = max(0, match.start() - 100) if len(text) > 300 else 0
                         matches.append(f"{path}:{line}: {text[start : start + 300].strip()}")
             files += len(matches) > before
-    elsewhere = (
-        "" if any(map(wanted.match, paths)) else f"no files match {glob_pattern}; in the others: "
-    )
-    if not matches:
-        return f"{elsewhere}no matches for {query}. Try a shorter query, or read_file."
-    return fit_lines(matches, f"{elsewhere}{len(matches)} matches in {files} files")
+    if matches:
+        return fit_lines(matches, f"{note}{len(matches)} matches in {files} files")
+    call = {"name": "read_file", "arguments": {"path": searched[0]}} if searched else {}
+    advice = f"To see the file: {json.dumps(call)}" if len(searched) == 1 else "Use fewer words."
+    return f"{note}no matches for {query}. {advice}"
 
 
 @contextlib.contextmanager
@@ -509,8 +511,9 @@ def edit_file(
     new: Annotated[str, "New text."],
 ) -> str:
     """Change one piece of text in a file."""
-    replace_file(existing(path), edited(path, old, new)[1])
-    return f"edited {path}"
+    before, after = edited(path, old, new)
+    replace_file(existing(path), after)
+    return f"done, {path} is changed:\n{difference(path, before, after)}"
 
 
 @tool(asks=True, preview=lambda path, content: difference(path, old_text(inside(path)), content))

@@ -116,7 +116,7 @@ def history_faults(messages):
             faults.append(f"{place}: unknown fields {extra}")
         if not isinstance(content, str) or (not content and not message.get("tool_calls")):
             faults.append(f"{place}: empty or no text: {content!r}")
-        if (role == "system") != (place == 0):
+        if role == "system" and place:
             faults.append(f"{place}: one system message, first")
         if role == "tool":
             if not open_calls or message["tool_call_id"] != open_calls.pop(0):

@@ -36,7 +36,7 @@ TEXT_CALLS = [  # the text, the calls in it by their paths, the words that are l
     ("<function=read_file>\n<parameter=path>\na\n</parameter>\n</function>", ["a"], ""),
     ('<function=read_file>{"path": "a"}</function>', ["a"], ""),
     (f"I will look.\n\n```json\n{READ_A}\n```", ["a"], "I will look."),
-    (f"I will look.\n{READ_A}\nThis shows it.", ["a"], "I will look.\n\nThis shows it."),
+    (f"I will look.\n{READ_A}\nThis shows it.", ["a"], "I will look.\nThis shows it."),
     # none of these is a call
     (f"The model sends {READ_A} and waits.", [], None),
     (f"{READ_A} is what it sends.", [], None),
@@ -144,7 +144,7 @@ STREAMS = {
     "two calls, all at index 0, no ids": [piece(A, "f", index=0), piece(B, "f", index=0)],
     "two calls without an index": [piece(A, "f", id="1"), piece(B, "f", id="2")],
     "pieces without an index": [piece("", "f", id="1"), piece(A[:4]), piece(A[4:])],
-    "indexes from 1, with a gap": [piece(A, "f", index=1, id="1"), piece(B, "f", index=5, id="2")],
+    "two, with indexes from 1 and a gap": [piece(A, "f", index=1, id="1"), piece(B, "f", index=5, id="2")],
     "interleaved": [
         piece("", "f", index=0, id="1"), piece("", "f", index=1, id="2"), piece(A[:4], index=0),
         piece(B[:6], index=1), piece(A[4:], index=0), piece(B[6:], index=1),
