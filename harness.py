@@ -37,7 +37,7 @@ Reply with one tool call and nothing else, then wait for its result:
 <tool_call>
 {"name": "list_files", "arguments": {}}
 </tool_call>
-When a result holds the answer, reply in plain words."""
+If the result does not show the answer, call the next tool. If it does, reply in plain words."""
 ENDINGS = {  # finish_reason: the exit code, and why there is no better end
     "stop": (0, ""),
     "error": (1, ""),

@@ -317,7 +317,9 @@ def glob_regex(pattern: str) -> re.Pattern:
 # --- reading -------------------------------------------------------------------------------------
 
 
-NAMES_ONLY = "; these are only names: read_file shows what one holds, search_text looks into all"
+def as_next(name: str, **arguments: str) -> str:
+    """A call to go on with, on a line of its own: small models follow an example, not advice."""
+    return "\n" + json.dumps({"name": name, "arguments": arguments})
 
 
 def fit_lines(lines: list[str], total: str) -> str:
@@ -340,7 +342,7 @@ def list_dir(path: Annotated[str, "Folder."] = ".") -> str:
         shown = (e for e in itertools.islice(entries, MOST_ENTRIES) if not is_protected(e.name))
         names = sorted(entry.name + "/" * entry.is_dir() for entry in shown)
     folders = sum(name.endswith("/") for name in names)
-    return fit_lines(names, f"{len(names) - folders} files, {folders} folders{NAMES_ONLY}")
+    return fit_lines(names, f"{len(names) - folders} files, {folders} folders")
 
 
 @tool
@@ -348,8 +350,9 @@ def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "
     """Find files by name, in all folders."""
     wanted = glob_regex(glob_pattern)
     files = [path for path in walk() if wanted.match(path)]
-    total = f"{len(files)} files{NAMES_ONLY}"
-    return fit_lines(files, total) if files else f"no files match {glob_pattern}"
+    if not files:
+        return f"no files match {glob_pattern}"
+    return fit_lines(files, f"{len(files)} files; to see what one holds:") + as_next("read_file", path=files[0])
 
 
 def numbered_lines(path: Path, first: int = 1) -> Iterator[tuple[int, str]]:
@@ -417,9 +420,9 @@ def search_text(
             files += len(matches) > before
     if matches:
         return fit_lines(matches, f"{note}{len(matches)} matches in {files} files")
-    call = {"name": "read_file", "arguments": {"path": searched[0]}} if searched else {}
-    advice = f"To see the file: {json.dumps(call)}" if len(searched) == 1 else "Use fewer words."
-    return f"{note}no matches for {query}. {advice}"
+    if len(searched) == 1:
+        return f"no matches for {query}. To see the file:" + as_next("read_file", path=searched[0])
+    return f"{note}no matches for {query}. Use fewer words."
 
 
 @contextlib.contextmanager
