@@ -526,14 +526,15 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
 
 def nudge_for(text: str, finish: str, names: list[str]) -> str:
     """What a small model needs to hear after a reply that is neither a call nor an answer."""
-    named = f"`({'|'.join(names)})`" if names else NEVER
+    named = re.search(f"`({'|'.join(names)})`", text) if names else None
+    call = json.dumps({"name": named[1] if named else (names or [""])[0], "arguments": {}})
     if not text:
-        call = json.dumps({"name": names[0], "arguments": {}}) if names else "..."
-        return f"(Your reply was empty. Call a tool, as in {call}, or answer in plain words.)"
-    if names and re.fullmatch(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b.*", text, re.S):
+        return f"(Your reply was empty. Answer in plain words, or call a tool, as in\n{call}\n)"
+    if names and re.match(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b", text):
         return f"(There is no such tool. The tools are: {', '.join(names)}.)"
-    described = finish == "tool_calls" or re.search(named, text)
-    return "(Do not describe the call: make it.)" if described else ""
+    if named or finish == "tool_calls" or text.startswith("error: "):
+        return f"(That is no answer yet. Make the call, do not describe it: write\n{call}\n)"
+    return ""
 
 
 # --- calls ---------------------------------------------------------------------------------------

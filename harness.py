@@ -33,6 +33,7 @@ __version__ = "0.1.0"
 
 SYSTEM = """You answer questions about the files in the current folder. You cannot see them, so call a tool:
 search_text finds where something is defined or set, list_files finds a file, read_file shows it.
+Never guess what a file holds: read it.
 Reply with one tool call and nothing else, then wait for its result:
 <tool_call>
 {"name": "list_files", "arguments": {}}

@@ -143,7 +143,8 @@ def checked_arguments(called: Tool, arguments: str | dict) -> dict:
     """The arguments as the function takes them, checked against the schema that the model got."""
     parameters = called.schema["function"]["parameters"]
     properties, required = parameters["properties"], parameters["required"]
-    takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}."
+    takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}. As in"
+    takes += as_next(called.name, **dict.fromkeys(required, "..."))
     try:
         given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError) as error:
@@ -157,14 +158,22 @@ def checked_arguments(called: Tool, arguments: str | dict) -> dict:
     return {k: checked_value(k, v, properties[k]) for k, v in given.items() if v is not None}
 
 
+def as_next(name: str, **arguments: str) -> str:
+    """A call to go on with, on a line of its own: small models follow an example, not advice."""
+    return "\n" + json.dumps({"name": name, "arguments": arguments})
+
+
 def checked_value(name: str, value: Any, schema: dict) -> Any:
     """One argument in the type of its schema. A number written as text is taken, and so on."""
     kind = schema["type"]
+    if kind == "array" and isinstance(value, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            value = json.loads(value)
     if kind == "array" and isinstance(value, list):
         return [checked_value(name, item, schema["items"]) for item in value]
     if kind == "string" and type(value) in (int, float):
         value = str(value)
-    elif kind != "string" and isinstance(value, str):
+    elif kind not in ("string", "array") and isinstance(value, str):
         with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(value.strip().lower())
     if kind == "integer" and isinstance(value, float) and value.is_integer():
@@ -262,7 +271,7 @@ def open_regular(path: Path) -> IO[bytes]:
     descriptor = os.open(path, sum(getattr(os, flag, 0) for flag in flags))
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise ToolError(f"{path.name} is not a regular file")
+        raise OSError(0, "not a regular file", path.name)
     return os.fdopen(descriptor, "rb")
 
 
@@ -317,11 +326,6 @@ def glob_regex(pattern: str) -> re.Pattern:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def as_next(name: str, **arguments: str) -> str:
-    """A call to go on with, on a line of its own: small models follow an example, not advice."""
-    return "\n" + json.dumps({"name": name, "arguments": arguments})
-
-
 def fit_lines(lines: list[str], total: str) -> str:
     """The total, and as many lines as a result may hold."""
     sizes = itertools.accumulate(len(line) + 1 for line in lines)
@@ -340,7 +344,7 @@ def list_dir(path: Annotated[str, "Folder."] = ".") -> str:
         raise ToolError(f"{path} is a file: use read_file")
     with os.scandir(folder) as entries:
         shown = (e for e in itertools.islice(entries, MOST_ENTRIES) if not is_protected(e.name))
-        names = sorted(entry.name + "/" * entry.is_dir() for entry in shown)
+        names = sorted(e.name + "/" * os.path.isdir(e.path) for e in shown)
     folders = sum(name.endswith("/") for name in names)
     return fit_lines(names, f"{len(names) - folders} files, {folders} folders")
 
@@ -357,10 +361,10 @@ def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "
 
 def numbered_lines(path: Path, first: int = 1) -> Iterator[tuple[int, str]]:
     """The lines of a text file from `first` on, each with its number; a line of more than 100,000
-    bytes comes in pieces. Raises ToolError where the file is not text."""
+    bytes comes in pieces. Raises OSError where the file is not text."""
     with open_regular(path) as file:
         if b"\0" in file.read(4096):
-            raise ToolError(f"{path.name} is a binary file")
+            raise OSError(0, "a binary file, which cannot be shown", path.name)
         file.seek(0)
         line = 1
         while raw := file.readline(100_000):
@@ -412,7 +416,7 @@ def search_text(
     with time_limit(60):
         for path in searched or paths:
             before = len(matches)
-            with contextlib.suppress(OSError, ToolError):
+            with contextlib.suppress(OSError):
                 for line, text in numbered_lines(root / path):
                     if match := pattern.search(text.rstrip("\r\n")):
                         start = max(0, match.start() - 100) if len(text) > 300 else 0
@@ -420,8 +424,8 @@ def search_text(
             files += len(matches) > before
     if matches:
         return fit_lines(matches, f"{note}{len(matches)} matches in {files} files")
-    if len(searched) == 1:
-        return f"no matches for {query}. To see the file:" + as_next("read_file", path=searched[0])
+    if len(searched) == 1:  # small models search for words of the question: show what there is
+        return f"no matches for {query} in {searched[0]}. It begins:\n{read_file(searched[0], 1, 40)}"
     return f"{note}no matches for {query}. Use fewer words."
 
 
@@ -434,7 +438,7 @@ def time_limit(seconds: int) -> Iterator[None]:
         return
 
     def stop(*_: Any) -> None:
-        raise TimeoutError(0, f"not done after {seconds} s, use a simpler query or fewer files")
+        raise ToolError(f"not done after {seconds} s, use a simpler query or fewer files")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -467,7 +471,7 @@ def old_text(path: Path) -> str:
 def replace_file(path: Path, text: str) -> None:
     """Write a whole file in one step: after a crash or on a full disk the old one is there."""
     if path.exists() and not path.is_file():
-        raise ToolError(f"{path.name} is not a regular file")
+        raise OSError(0, "not a regular file", path.name)
     if path.exists() and not os.access(path, os.W_OK):
         raise ToolError(f"{path.name} is read-only")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -143,26 +143,26 @@ READS = [
     ("read_file", {"path": "src/man.py"}, "error: there is no src/man.py in the workspace. Did you mean src/main.py?"),
     ("read_file", {"path": "NOTES.md"}, "error: there is no NOTES.md in the workspace. The files are: "),
     ("read_file", {"path": "src"}, "error: src is a folder: use list_dir"),
-    ("read_file", {"path": "binary"}, "error: binary is a binary file"),
-    ("read_file", {"path": "pipe"}, "error: pipe is not a regular file"),
-    ("list_dir", {}, "README.md\nbinary\nconfig/\n"),
+    ("read_file", {"path": "binary"}, "error: a binary file, which cannot be shown: binary"),
+    ("read_file", {"path": "pipe"}, "error: not a regular file: pipe"),
+    ("list_dir", {}, ".env.example\nREADME.md\nbinary\nconfig/\n"),
     ("list_dir", {"path": "src"}, "deep/\nmain.py\n(1 files, 1 folders"),
     ("list_dir", {"path": "README.md"}, "error: README.md is a file: use read_file"),
-    ("list_files", {"glob_pattern": "**/*.py"}, "src/main.py\n(1 files"),
-    ("list_files", {"glob_pattern": "*.py"}, "src/main.py\n(1 files"),
-    ("list_files", {"glob_pattern": "src/*.py"}, "src/main.py\n(1 files"),
+    ("list_files", {"glob_pattern": "**/*.py"}, "src/main.py\n(1 files;"),
+    ("list_files", {"glob_pattern": "*.py"}, "src/main.py\n(1 files;"),
+    ("list_files", {"glob_pattern": "src/*.py"}, "src/main.py\n(1 files;"),
     ("list_files", {"glob_pattern": "src/*.txt"}, "no files match src/*.txt"),
     ("list_files", {"glob_pattern": "src/**/*.txt"}, "src/deep/er.txt\n"),
     ("list_files", {"glob_pattern": "src"}, "src/main.py\nsrc/deep/er.txt\n(2 files"),
     ("list_files", {"glob_pattern": "*.{py,ini}"}, "config/settings.ini\nsrc/main.py\n(2 files"),
     ("list_files", {"glob_pattern": "src/[lm]*.py"}, "src/main.py\n"),
     ("list_files", {"glob_pattern": "src/[!m]*.py"}, "no files match"),
-    ("list_files", {"glob_pattern": "[z-a]"}, "error: the glob pattern '[z-a]' is not valid"),
+    ("list_files", {"glob_pattern": "[z-a]"}, "error: the glob pattern '**/[z-a]' is not valid"),
     ("search_text", {"query": "alpha"}, "src/deep/er.txt:1: alpha\n(1 matches in 1 files)"),
     ("search_text", {"query": "def \\w+\\("}, "src/main.py:4: def main():\n(1 matches in 1 files)"),
     ("search_text", {"query": "main("}, "src/main.py:4: def main():\n"),
     ("search_text", {"query": "MAX", "glob_pattern": "*.py"}, "src/main.py:1: MAX = 5\nsrc/main.py:5: return MAX\n(2 matches in 1 files)"),
-    ("search_text", {"query": "MAX", "glob_pattern": "*.md"}, 'no matches for MAX. To see the file: {"name": "read_file", "arguments": {"path": "README.md"}}'),
+    ("search_text", {"query": "MAX", "glob_pattern": "*.md"}, "no matches for MAX in README.md. It begins:\n# Parrot\n"),
     ("search_text", {"query": "MAX", "glob_pattern": "*.c"}, "src/main.py:1: MAX = 5\nsrc/main.py:5: return MAX\n(no files match *.c; in all the others: 2"),
 ]
 
@@ -202,7 +202,7 @@ def test_one_range_of_a_huge_file_is_read_and_no_more(workspace):
         file.write(b"first\nsecond\n")
         file.truncate(2_000_000_000)
     started = time.monotonic()
-    assert run("read_file", path="huge", start_line=2, end_line=2).startswith(("second\n", "error: huge is a binary"))
+    assert run("read_file", path="huge", start_line=2, end_line=2).startswith(("second\n", "error: a binary file"))
     assert time.monotonic() - started < 2
 
 
@@ -292,8 +292,8 @@ def test_an_edit_changes_one_place(workspace, before, old, new, after):
 
 def test_what_is_no_text_is_not_edited(tree):
     assert run("edit_file", path="binary", old="alpha", new="x").startswith("error: binary is no UTF-8 text")
-    assert run("edit_file", path="pipe", old="a", new="b").startswith("error: pipe is not a regular file")
-    assert run("write_file", path="pipe", content="b").startswith("error: pipe is not a regular file")
+    assert run("edit_file", path="pipe", old="a", new="b").startswith("error: not a regular file: pipe")
+    assert run("write_file", path="pipe", content="b").startswith("error: not a regular file: pipe")
     assert run("write_file", path="src", content="b").startswith("error: ")
 
 
