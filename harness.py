@@ -13,9 +13,12 @@
 
 import argparse
 import contextlib
+import functools
 import importlib.util
 import json
 import os
+import re
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -23,15 +26,27 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend import BackendError, Endpoint, Message, Reply, ToolCall, Watch
-from backend import chat, connect, load_settings, visible
+from backend import (
+    BackendError,
+    Endpoint,
+    Message,
+    Reply,
+    SettingsError,
+    ToolCall,
+    Watch,
+    chat,
+    connect,
+    load_settings,
+    visible,
+)
 from tools import REGISTRY, Approve, Tool, deny, dispatch
 
 __version__ = "0.1.0"
 
 # --- the loop ------------------------------------------------------------------------------------
 
-SYSTEM = """You answer questions about the files in the current folder. You cannot see them, so call a tool:
+SYSTEM = """You answer questions about the files in the current folder.
+You cannot see them, so call a tool:
 search_text finds where something is defined or set, list_files finds a file, read_file shows it.
 Never guess what a file holds: read it.
 Reply with one tool call and nothing else, then wait for its result:
@@ -50,6 +65,7 @@ ENDINGS = {  # finish_reason: the exit code, and why there is no better end
     "empty": (3, "the model gave only empty replies, no answer"),
     "interrupted": (130, "interrupted"),
 }
+CLOSING = "({}. Answer now in plain text, with what you know.)"
 MOST_REPEATS = 3  # the same call in a row: this one is not run, and two more of it are the end
 
 
@@ -114,13 +130,9 @@ def run(
         while True:
             limit = result.limit(max_steps, max_tokens)
             if limit:
-                tell(
-                    messages,
-                    f"({ENDINGS[limit][1]}. Answer now in plain text, with what you know.)",
-                )
-            reply = ask(
-                messages, registry, bool(limit), backend=endpoint, stream=stream, watch=watch
-            )
+                tell(messages, CLOSING.format(ENDINGS[limit][1]))
+            options = {"backend": endpoint, "stream": stream, "watch": watch}
+            reply = ask(messages, registry, bool(limit), **options)
             result.count(reply)
             watch("reply", reply)
             if limit or reply.finish_reason == "content_filter":
@@ -130,10 +142,11 @@ def run(
                 tell(messages, reply.nudge)
                 nudged = True
                 continue
+            if reply.tool_calls or reply.content:
+                messages.append(reply.message)
             if not reply.tool_calls:
                 result.end(reply.finish_reason if reply.content else "empty")
                 break
-            messages.append(reply.message)
             nudged = False
             for call in reply.tool_calls:
                 watch("call", call)
@@ -220,7 +233,7 @@ def shorten(messages: list[Message]) -> bool:
 
 
 def settle(messages: list[Message], last_words: str) -> None:
-    """Leave a history that every endpoint takes: each call answered, the model's word at the end."""
+    """Leave a history that every endpoint takes: each call answered, the model's word last."""
     answered = {message.get("tool_call_id") for message in messages}
     for call in [call for message in messages for call in message.get("tool_calls", [])]:
         if call["id"] not in answered:
@@ -237,23 +250,19 @@ class Terminal:
     """The person's side of a run: progress on stderr, the answer on stdout, the question."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.quiet, self.verbose = options.quiet, options.verbose
-        self.colour = sys.stderr.isatty() and not os.environ.get("NO_COLOR")
-        self.live = sys.stdout.isatty() and not options.json
-        self.always: set[str] = set()
-        self.shown = ""  # of the answer, on stdout
-        self.waiting = False
-        self.step = 0
+        self.options = options
+        self.lively = sys.stderr.isatty() and not options.quiet
+        self.dim, self.plain = ("", "") if os.environ.get("NO_COLOR") else ("\x1b[2m", "\x1b[0m")
+        self.always: set[str] = set()  # calls that need no further question
+        self.shown, self.waiting, self.step = "", False, 0  # shown: of the answer, on stdout
 
     def line(self, text: str, dim: bool = True) -> None:
         """A line of progress; what it holds may come from anywhere."""
         self.clear()
-        if not self.quiet:
-            text = visible(text)
+        if not self.options.quiet:
+            dim = dim and self.lively
             print(
-                f"\x1b[2m{text}\x1b[0m" if dim and self.colour else text,
-                file=sys.stderr,
-                flush=True,
+                f"{self.dim}{visible(text)}{self.plain}" if dim else visible(text), file=sys.stderr
             )
 
     def clear(self) -> None:
@@ -262,21 +271,20 @@ class Terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
         if self.shown and not self.shown.endswith("\n"):
             print(flush=True)
-        self.waiting, self.shown = False, ""
+        self.shown, self.waiting = "", False
 
     def watch(self, event: str, data: Any) -> None:
         """Show an event of the run."""
-        if event == "request":
-            self.waiting = sys.stderr.isatty() and not self.quiet
-            if self.waiting:
-                print(
-                    "\x1b[2m...\x1b[0m" if self.colour else "...",
-                    end="",
-                    file=sys.stderr,
-                    flush=True,
-                )
-        elif event == "text" and self.live:
-            if self.waiting:
+        if event in ("request", "chunk") and self.options.inspect:
+            text = json.dumps(data, ensure_ascii=False)
+            middle = len(text) if self.options.verbose or len(text) < 2000 else 1000
+            more = f" ... {text[-1000:]}" if middle < len(text) else ""
+            self.line(f"{event}: {text[:middle]}{more}")
+        if event == "request" and self.lively:
+            self.waiting = True
+            print(f"{self.dim}...{self.plain}", end="", file=sys.stderr, flush=True)
+        elif event == "text" and sys.stdout.isatty() and not self.options.json:
+            if not self.shown:
                 self.clear()
             print(visible(data), end="", flush=True)
             self.shown += data
@@ -288,18 +296,19 @@ class Terminal:
             self.line(f"[{self.step}] {data.function.name} {data.function.arguments}", dim=False)
         elif event == "result":
             lines = visible(data).splitlines()
-            shown = lines if self.verbose else [line[:160] for line in lines[:3]]
+            shown = lines if self.options.verbose else [line[:160] for line in lines[:3]]
             more = f" (+{len(lines) - len(shown)} lines)" if len(lines) > len(shown) else ""
             self.line("\n".join(f"    {line}" for line in shown) + more)
 
     def end(self, result: Result) -> None:
         """The answer on stdout, unless it stands there already; sums and errors on stderr."""
-        if self.shown == result.answer and self.shown:
-            self.clear()
-        else:
-            self.clear()
-            if result.answer:
-                print(visible(result.answer), flush=True)
+        there = self.shown == result.answer
+        self.clear()
+        if self.options.json:
+            print(as_json(result), flush=True)
+            return
+        if result.answer and not there:
+            print(visible(result.answer), flush=True)
         tokens = result.usage.get("total_tokens", 0)
         self.line(f"{result.steps} steps, {tokens} tokens, {result.seconds} s")
         if result.error:
@@ -307,20 +316,18 @@ class Terminal:
 
     def approve(self, tool: Tool, arguments: dict) -> tuple[bool, str]:
         """Ask the person: the whole of what would be done, default no."""
+        if self.options.approve != "ask":
+            return self.options.approve == "all", "tools that change things are switched off"
         key = json.dumps([tool.name, arguments], sort_keys=True)
         if key in self.always:
             return True, ""
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             return deny(tool, arguments)
-        what = (
-            tool.preview(**arguments) if tool.preview else json.dumps(arguments, ensure_ascii=False)
-        )
-        if set(arguments) == {"command"}:
-            what = arguments["command"]
+        what = json.dumps(arguments, ensure_ascii=False)
+        what = tool.preview(**arguments) if tool.preview else arguments.get("command", what)
         self.clear()
-        print(f"{tool.name} ({len(what)} characters):", file=sys.stderr)
-        for text in visible(what, strict=True).split("\n"):
-            print(f"  | {text}", file=sys.stderr)
+        lines = visible(what, strict=True).replace("\n", "\n  | ")
+        print(f"{tool.name} ({len(what)} characters):\n  | {lines}", file=sys.stderr)
         drop_typed_ahead()
         print("[y]es / [n]o / [a]lways this exact call: ", end="", file=sys.stderr, flush=True)
         said = sys.stdin.readline().strip()
@@ -349,6 +356,9 @@ def drop_typed_ahead() -> None:
 # --- command line --------------------------------------------------------------------------------
 
 
+NUMBERS = ("AGENT_MAX_STEPS", "AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT")
+
+
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options; what is not given comes from the environment, or the `.env` beside this file."""
     parser = argparse.ArgumentParser(
@@ -369,24 +379,29 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--system", metavar="TEXT", default=SYSTEM, help="another system prompt")
     add("--json", action="store_true", help="print one JSON object")
     add("--stream", action=argparse.BooleanOptionalAction, help="on where stderr is a terminal")
+    add("--inspect", action="store_true", help="the raw request and reply of every call, on stderr")
     add("-q", "--quiet", action="store_true", help="no progress")
     add("-v", "--verbose", action="store_true", help="whole results")
     add("--version", action="version", version=f"%(prog)s {__version__}")
     options = parser.parse_intermixed_args(argv)
     load_settings()
+    given = {name: os.environ.get(name, "").strip() for name in NUMBERS}
+    for name in [
+        name for name in NUMBERS if given[name] and not re.fullmatch("0*[1-9][0-9]*", given[name])
+    ]:
+        parser.error(f"{name}={given[name]!r} is no whole number above 0")
     if options.max_steps is None:
-        given = os.environ.get("AGENT_MAX_STEPS", "").strip() or "25"
-        options.max_steps = int(given) if given.isdecimal() else 0
+        options.max_steps = int(given["AGENT_MAX_STEPS"] or 25)
     if options.max_steps < 1 or options.max_tokens < 0:
-        parser.error("--max-steps (or AGENT_MAX_STEPS) takes a number above 0")
-    for name in ("AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT"):
-        if (given := os.environ.get(name, "").strip()) and (
-            not given.isdecimal() or int(given) < 1
-        ):
-            parser.error(f"{name}={given!r} is no whole number above 0")
+        parser.error("--max-steps and --max-tokens take a number above 0")
     if options.allow:
         os.environ["AGENT_ALLOW"] = "\n".join([os.environ.get("AGENT_ALLOW", ""), *options.allow])
-    if not options.task and not sys.stdin.isatty():
+    words, piped = [word for word in options.task if word != "-"], ""
+    if "-" in options.task:
+        piped = sys.stdin.read().strip()
+    options.chat = not options.task and sys.stdin.isatty()
+    options.task = "\n\n".join(part for part in (" ".join(words).strip(), piped) if part)
+    if not options.task and not options.chat:
         parser.error("no task: give it as words, or - to read it from standard input")
     if options.stream is None:
         options.stream = sys.stderr.isatty()
@@ -400,9 +415,7 @@ def load_tools(path: str) -> None:
         module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
         spec.loader.exec_module(module)  # type: ignore[union-attr]
     except Exception as error:  # the file may do anything
-        raise BackendError(
-            f"--tools {path}: {type(error).__name__}: {error}", "settings"
-        ) from error
+        raise SettingsError(f"--tools {path}: {type(error).__name__}: {error}") from error
 
 
 def system_prompt(options: argparse.Namespace, terminal: Terminal) -> str:
@@ -417,9 +430,8 @@ def system_prompt(options: argparse.Namespace, terminal: Terminal) -> str:
 
 
 def as_json(result: Result) -> str:
-    data = asdict(result)
-    del data["repeats"]
-    return json.dumps(data | {"trace": None})
+    fields = {name: value for name, value in asdict(result).items() if name != "repeats"}
+    return json.dumps(fields | {"trace": None})
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -427,64 +439,41 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr, sys.stdin):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    options = argparse.Namespace(json=False)
     try:
         options = parse(argv)
         terminal = Terminal(options)
         for path in options.tools:
             load_tools(path)
         endpoint = connect(options.backend, options.model, options.base_url)
-        result = work(options, endpoint, terminal)
+        if endpoint.url != endpoint.backend.url:
+            terminal.line(f"{endpoint.model} at {endpoint.url}")
+        work = functools.partial(
+            run,
+            endpoint=endpoint,
+            registry={} if options.no_tools else REGISTRY,
+            system=system_prompt(options, terminal),
+            max_steps=options.max_steps,
+            max_tokens=options.max_tokens,
+            approve=terminal.approve,
+            stream=options.stream,
+            watch=terminal.watch,
+        )
+        if options.chat:
+            return talk(work, terminal)
+        result = work(options.task)
+        terminal.end(result)
     except BackendError as error:
         print(f"error: {error}", file=sys.stderr)
-        code = 2 if error.kind == "settings" else 1
-        result = Result(finish_reason="error", error=str(error))
-        if "--json" in (argv or sys.argv):
-            print(as_json(result))
-        return code
+        if options.json:
+            print(as_json(Result(finish_reason="error", error=str(error))))
+        return 2 if error.kind == "settings" else 1
     except KeyboardInterrupt:
         return 130
     return ENDINGS[result.finish_reason][0]
 
 
-def work(options: argparse.Namespace, endpoint: Endpoint, terminal: Terminal) -> Result:
-    """One task, or a chat."""
-    approve: Approve = {
-        "ask": terminal.approve,
-        "all": lambda tool, arguments: (True, ""),
-        "none": lambda tool, arguments: (False, "tools that change things are switched off"),
-    }[options.approve]
-    system = system_prompt(options, terminal)
-    if endpoint.url != endpoint.backend.url:
-        terminal.line(f"{endpoint.model} at {endpoint.url}")
-
-    def one(task: str, messages: list[Message]) -> Result:
-        result = run(
-            task,
-            endpoint=endpoint,
-            registry={} if options.no_tools else REGISTRY,
-            system=system,
-            messages=messages,
-            max_steps=options.max_steps,
-            max_tokens=options.max_tokens,
-            approve=approve,
-            stream=options.stream,
-            watch=terminal.watch,
-        )
-        if options.json:
-            terminal.clear()
-            print(as_json(result), flush=True)
-        else:
-            terminal.end(result)
-        return result
-
-    if options.task:
-        words = " ".join(word for word in options.task if word != "-")
-        piped = sys.stdin.read() if "-" in options.task else ""
-        return one("\n\n".join(part for part in (words, piped.strip()) if part), [])
-    return talk(one)
-
-
-def talk(one: Callable[[str, list[Message]], Result]) -> Result:
+def talk(work: Callable[..., Result], terminal: Terminal) -> int:
     """A chat: one conversation, until /exit or Ctrl-D."""
     messages: list[Message] = []
     with contextlib.suppress(ImportError):
@@ -493,21 +482,23 @@ def talk(one: Callable[[str, list[Message]], Result]) -> Result:
         try:
             line = input("> ").strip()
         except EOFError:
-            return Result()
+            return 0
         except KeyboardInterrupt:
             print()
             continue
         if line == "/exit":
-            return Result()
+            return 0
         if line == "/clear":
             messages.clear()
         elif line.startswith("/"):
             print("/clear forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C ends a turn")
         elif line:
-            one(line, messages)
+            terminal.step = 0
+            terminal.end(work(line, messages=messages))
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends what was started, as Ctrl-C
     try:
         code = main()
         sys.stdout.flush()

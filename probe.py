@@ -21,7 +21,7 @@ def show(title: str, value: Any) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="probe.py", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog="probe.py", description="Look at one raw exchange.")
     parser.add_argument("question", nargs="*", default=["List the files in this directory."])
     parser.add_argument("--raw", action="store_true", help="print the request too")
     for name in ("--backend", "--model", "--base-url"):

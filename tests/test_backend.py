@@ -9,7 +9,13 @@ from endpoint import USAGE, Endpoint, Raw, call, deltas, say, sse
 import backend
 
 NAMES = ["read_file", "list_dir", "write_file"]
-TOOLS = [{"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}} for name in NAMES]
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": name, "parameters": {"type": "object", "properties": {}}},
+    }
+    for name in NAMES
+]
 READ_A = '{"name": "read_file", "arguments": {"path": "a"}}'
 READ_B = '{"name": "read_file", "arguments": {"path": "b"}}'
 
@@ -106,13 +112,32 @@ def test_arguments_are_made_an_object_or_left_as_they_came(came, meant):
 
 @pytest.mark.parametrize(
     "name",
-    ["read_file", " read_file\n", "functions.read_file", "read_file<|channel|>commentary", "function.read_file"],
+    [
+        "read_file",
+        " read_file\n",
+        "functions.read_file",
+        "read_file<|channel|>commentary",
+        "function.read_file",
+    ],
 )
 def test_names_lose_what_is_no_name(name):
     assert backend.clean_call({"function": {"name": name}}).function.name == "read_file"
 
 
-@pytest.mark.parametrize("odd", [None, 7, "x", [], {}, {"function": None}, {"function": "f"}, {"name": 1}, {"custom": {"name": "c", "input": "text"}}])
+@pytest.mark.parametrize(
+    "odd",
+    [
+        None,
+        7,
+        "x",
+        [],
+        {},
+        {"function": None},
+        {"function": "f"},
+        {"name": 1},
+        {"custom": {"name": "c", "input": "text"}},
+    ],
+)
 def test_a_call_of_any_shape_can_be_sent_back(odd):
     sent = backend.as_sent(backend.clean_call(odd))
     assert sent["function"]["name"] and len(sent["id"]) == 9
@@ -123,7 +148,9 @@ def fetch(*replies, stream=False, tools=TOOLS, name="openai", watch=lambda *_: N
     """One chat() against a scripted endpoint; returns the reply and the endpoint."""
     with Endpoint(*replies, strict=False, **options) as endpoint:
         at = backend.Endpoint(backend.BACKENDS[name], endpoint.url, "test-key", "m")
-        return backend.chat([{"role": "user", "content": "Hi."}], tools, backend=at, stream=stream, watch=watch), endpoint
+        return backend.chat(
+            [{"role": "user", "content": "Hi."}], tools, backend=at, stream=stream, watch=watch
+        ), endpoint
 
 
 def chunk(index=0, finish=None, **delta):
@@ -164,7 +191,13 @@ STREAMS = {
 def test_streamed_fragments_are_put_together(kind):
     body = sse(*STREAMS[kind], chunk(finish="tool_calls"))
     reply, _ = fetch(Raw(body), stream=True)
-    expected = [A, B] if "two" in kind or "both" in kind or kind in ("interleaved", "pieces at a shared index go on with the latest") else [A]
+    expected = (
+        [A, B]
+        if "two" in kind
+        or "both" in kind
+        or kind in ("interleaved", "pieces at a shared index go on with the latest")
+        else [A]
+    )
     assert [made.function.arguments for made in reply.tool_calls] == expected
     assert {made.function.name for made in reply.tool_calls} <= {"f", "read"}
     assert len({made.id for made in reply.tool_calls}) == len(expected)
@@ -192,7 +225,10 @@ def test_the_answer_is_free_of_reasoning(completion, content, reasoning, stream)
 
 
 def test_content_may_be_a_list_of_parts():
-    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]}, {"type": "text", "text": "It is."}]
+    parts = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "Hm."}]},
+        {"type": "text", "text": "It is."},
+    ]
     completion = say("x")
     completion["choices"][0]["message"]["content"] = parts
     reply, _ = fetch(completion)
@@ -207,19 +243,35 @@ def test_usage_may_be_missing_or_odd(usage):
 
 def test_what_goes_back_is_built_field_by_field():
     extra = {"extra_content": {"google": {"thought_signature": "c2ln"}}}
-    completion = say(call("read_file", "{broken", **extra), audio=None, annotations=[], reasoning_content="Hm.")
+    completion = say(
+        call("read_file", "{broken", **extra), audio=None, annotations=[], reasoning_content="Hm."
+    )
     reply, _ = fetch(completion)
     (sent,) = reply.message["tool_calls"]
     assert set(reply.message) == {"role", "content", "tool_calls"}
     assert reply.message["content"] == ""
-    assert sent == {"id": sent["id"], "type": "function", "function": {"name": "read_file", "arguments": "{}"}} | extra
+    assert (
+        sent
+        == {
+            "id": sent["id"],
+            "type": "function",
+            "function": {"name": "read_file", "arguments": "{}"},
+        }
+        | extra
+    )
     assert reply.tool_calls[0].function.arguments == "{broken"
 
 
-@pytest.mark.parametrize(("name", "field"), [("deepseek", "reasoning_content"), ("openrouter", "reasoning_details")])
+@pytest.mark.parametrize(
+    ("name", "field"), [("deepseek", "reasoning_content"), ("openrouter", "reasoning_details")]
+)
 @pytest.mark.parametrize("stream", [False, True])
 def test_reasoning_goes_back_where_it_is_wanted(name, field, stream):
-    value = "Hm." if field == "reasoning_content" else [{"type": "reasoning.text", "text": "Hm.", "index": 0}]
+    value = (
+        "Hm."
+        if field == "reasoning_content"
+        else [{"type": "reasoning.text", "text": "Hm.", "index": 0}]
+    )
     reply, _ = fetch(say(call("list_dir"), **{field: value}), name=name, stream=stream)
     assert reply.message[field] == value
 
@@ -230,7 +282,12 @@ def test_a_plain_reply_to_a_streaming_request_and_the_other_way_round():
 
 
 def test_server_sent_events_in_odd_dress():
-    lines = [": ping", "event: message", 'data: {"choices": [{"index": 0,', 'data: "delta": {"content": "It\u2028is."}}]}']
+    lines = [
+        ": ping",
+        "event: message",
+        'data: {"choices": [{"index": 0,',
+        'data: "delta": {"content": "It\u2028is."}}]}',
+    ]
     end = 'data:{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}'
     for line_end in ("\n", "\r\n", "\r"):
         body = line_end.join([*lines, "", end, "", ""])
@@ -241,14 +298,21 @@ def test_text_is_told_as_it_streams_but_no_call_and_no_reasoning():
     def told(text):
         parts = []
         chunks = deltas(say(text), range(1, 200))
-        fetch(Raw(sse(*chunks)), stream=True, watch=lambda event, data: parts.append(data) if event == "text" else None)
+        fetch(
+            Raw(sse(*chunks)),
+            stream=True,
+            watch=lambda event, data: parts.append(data) if event == "text" else None,
+        )
         return "".join(parts)
 
     assert told("It is so.") == "It is so."
     assert told("<think>Hm.</think>It is so.") == "It is so."
     assert told(f"I will look.\n{READ_A}") == "I will look."
     assert told(f"```json\n{READ_A}\n```") == ""
-    assert told("Run this:\n```python\nprint(1)\n```\nand so on.") == "Run this:\n```python\nprint(1)\n```\nand so on."
+    assert (
+        told("Run this:\n```python\nprint(1)\n```\nand so on.")
+        == "Run this:\n```python\nprint(1)\n```\nand so on."
+    )
 
 
 BODIES = [  # an error body, and what has to stand in the line
@@ -321,7 +385,12 @@ def test_retry_after_in_its_forms(headers, seconds):
 def test_a_passing_failure_is_tried_again_and_announced():
     notices = []
     busy = Raw({"error": {"message": "slow down"}}, 429, {"retry-after": "0.01"})
-    reply, endpoint = fetch(busy, busy, say("It is."), watch=lambda event, data: notices.append(data) if event == "notice" else None)
+    reply, endpoint = fetch(
+        busy,
+        busy,
+        say("It is."),
+        watch=lambda event, data: notices.append(data) if event == "notice" else None,
+    )
     assert reply.content == "It is."
     assert len(notices) == 2 and "trying again in 0.01 s" in notices[0]
 
@@ -343,7 +412,10 @@ def test_tries_are_bounded_by_kind(reply, requests):
     assert len(endpoint.requests) == requests
 
 
-@pytest.mark.parametrize("body", [sse(chunk(content="It ")), sse(chunk(content="It "), done=False), b'{"choices": [{"mess', b""])
+@pytest.mark.parametrize(
+    "body",
+    [sse(chunk(content="It ")), sse(chunk(content="It "), done=False), b'{"choices": [{"mess', b""],
+)
 def test_a_reply_without_its_end_is_tried_again(body):
     reply, endpoint = fetch(Raw(body), say("It is."), stream=True)
     assert (reply.content, len(endpoint.requests)) == ("It is.", 2)
@@ -378,7 +450,10 @@ def test_base_urls_as_people_paste_them(pasted, clean):
     assert backend.clean_url(pasted) == clean
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1.example/v1", "http://127.0.0.1@example/v1", "http://localhost.example/"])
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1.example/v1", "http://127.0.0.1@example/v1", "http://localhost.example/"],
+)
 def test_what_only_looks_like_this_machine_needs_a_key(monkeypatch, url):
     with pytest.raises(backend.BackendError, match="OPENAI_API_KEY"):
         backend.connect(url=url)
@@ -392,7 +467,10 @@ def test_which_backend(monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     assert (backend.connect().backend.name, backend.connect().key) == ("openai", "no-key")
     monkeypatch.setenv("AGENT_BACKEND", "deepseek")
-    assert (backend.connect().backend.name, backend.connect().url) == ("deepseek", "http://127.0.0.1:9/v1")
+    assert (backend.connect().backend.name, backend.connect().url) == (
+        "deepseek",
+        "http://127.0.0.1:9/v1",
+    )
     assert backend.connect("ollama").temperature == 0
 
 
@@ -447,7 +525,9 @@ def test_what_a_terminal_would_obey_or_hide_is_written_out(text, shown):
 
 
 def test_strictly_joiners_and_odd_blanks_are_shown_too():
-    assert backend.visible("a\u200db\ufe0fc\u00a0d\r\n", strict=True) == "a\\u200db\\ufe0fc\\xa0d\\r\n"
+    assert (
+        backend.visible("a\u200db\ufe0fc\u00a0d\r\n", strict=True) == "a\\u200db\\ufe0fc\\xa0d\\r\n"
+    )
 
 
 def test_the_shape_of_a_call_is_that_of_the_sdk():

@@ -2,11 +2,11 @@
 
 import json
 
-import harness as module
 import pytest
 from endpoint import Endpoint, Raw, call, history_faults, say
 
 import backend
+import harness as module
 from tools import REGISTRY
 
 
