@@ -1,0 +1,156 @@
+"""What must hold for every input, not only for those that somebody thought of."""
+
+import json
+
+import harness
+import pytest
+from endpoint import Endpoint, Raw, call, deltas, history_faults, say, sse
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import backend
+from tools import REGISTRY, deny, dispatch
+
+quickly = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+texts = st.text(st.characters(codec="utf-8"), max_size=40)
+names = st.sampled_from(["list_dir", "read_file", "search_text"])
+arguments = st.dictionaries(texts, texts | st.integers(), max_size=3).map(json.dumps)
+calls = st.builds(call, names, arguments, st.sampled_from(["call_1", "a", "b", "", None]))
+odd = st.recursive(
+    st.none() | st.booleans() | st.integers() | texts,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "id",
+                    "index",
+                    "name",
+                    "function",
+                    "arguments",
+                    "type",
+                    "custom",
+                    "input",
+                    "content",
+                    "text",
+                    "extra_content",
+                ]
+            ),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting(monkeypatch):
+    """Retries come at once: how long they wait is tested elsewhere."""
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+
+
+def at(endpoint):
+    return backend.Endpoint(backend.BACKENDS["openai"], endpoint.url, model="m")
+
+
+def as_seen(reply):
+    """What the loop gets to see of a reply; ids are fresh each time."""
+    made = [(c.function.name, c.function.arguments, c.words_after) for c in reply.tool_calls]
+    return reply.content, made, reply.finish_reason, reply.usage, reply.reasoning, reply.nudge
+
+
+@quickly
+@given(
+    text=texts
+    | st.just('```json\n{"name": "list_dir", "arguments": {}}\n```\nSo it is.')
+    | st.just("<think>Hm.</think>It is."),
+    made=st.lists(calls, max_size=3),
+    cuts=st.lists(st.integers(1, 60), max_size=6),
+    finish=st.sampled_from(["stop", "tool_calls", "length"]),
+)
+def test_any_way_of_cutting_a_stream_gives_the_plain_reply(text, made, cuts, finish):
+    for index, each in enumerate(made):  # whole calls with ids of their own: the plain mode's case
+        each["id"] = f"call_{index}"
+    completion = say(text, *made, finish=finish)
+    tools = [tool.schema for tool in REGISTRY.values()]
+    question = [{"role": "user", "content": "Hi."}]
+    with Endpoint(completion, Raw(sse(*deltas(completion, cuts)))) as endpoint:
+        plain = backend.chat(question, tools, backend=at(endpoint))
+        streamed = backend.chat(question, tools, backend=at(endpoint), stream=True)
+    assert as_seen(plain) == as_seen(streamed)
+
+
+@quickly
+@given(
+    replies=st.lists(
+        st.builds(
+            lambda content, made, finish, more: {
+                "choices": [
+                    {
+                        "message": {"role": "assistant", "content": content, "tool_calls": made}
+                        | more,
+                        "finish_reason": finish,
+                    }
+                ]
+            },
+            odd,
+            odd | st.lists(calls | odd, max_size=3),
+            odd | st.sampled_from(["stop", "tool_calls", "length", "content_filter"]),
+            st.dictionaries(
+                st.sampled_from(
+                    ["function_call", "reasoning_content", "refusal", "reasoning_details"]
+                ),
+                odd,
+                max_size=2,
+            ),
+        )
+        | st.builds(
+            lambda body: {"choices": body}, st.just([{"message": None, "finish_reason": "stop"}])
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    stream=st.booleans(),
+)
+def test_whatever_comes_the_history_is_one_that_every_endpoint_takes(replies, stream, workspace):
+    with Endpoint(*map(Raw, replies), say("done")) as endpoint:
+        messages = []
+        harness.run("Do.", endpoint=at(endpoint), messages=messages, stream=stream, max_steps=6)
+        harness.run("And.", endpoint=at(endpoint), messages=messages, stream=stream, max_steps=6)
+    assert endpoint.faults == []
+    assert history_faults(messages) == []
+
+
+@quickly
+@given(
+    name=names | st.sampled_from([*REGISTRY, "nothing", ""]),
+    raw=st.text(max_size=60)
+    | odd.map(json.dumps)
+    | arguments
+    | st.builds(
+        lambda path: json.dumps({"path": path, "query": path, "glob_pattern": path}), texts
+    ),
+)
+def test_no_argument_string_makes_dispatch_raise(name, raw, workspace):
+    (workspace / "a.txt").write_text("alpha\n")
+    result = dispatch(name, raw, deny)
+    assert isinstance(result, str) and result
+
+
+@quickly
+@given(
+    body=st.binary(max_size=200)
+    | odd.map(lambda value: json.dumps(value).encode())
+    | odd.map(lambda value: sse({"choices": [{"delta": value}]}, value).encode()),
+    stream=st.booleans(),
+)
+def test_whatever_the_body_it_is_a_reply_or_one_line(body, stream):
+    with Endpoint(Raw(body, headers={"retry-after": "0"})) as endpoint:
+        try:
+            backend.chat([{"role": "user", "content": "Hi."}], backend=at(endpoint), stream=stream)
+        except backend.BackendError as error:
+            assert "\n" not in str(error)
+            assert endpoint.url in str(error)
