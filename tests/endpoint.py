@@ -21,12 +21,14 @@ USAGE = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}
 
 @dataclass
 class Raw:
-    """A response given byte for byte. cut: the connection breaks before the end."""
+    """A response given byte for byte. sleep: seconds before it; pause: after half of it. cut: the
+    connection breaks before the end."""
 
     body: bytes | str | dict | list = b""
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
     sleep: float = 0.0
+    pause: float = 0.0
     cut: bool = False
 
 
@@ -193,7 +195,11 @@ class Handler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.send_header("content-length", str(len(body) + 50 * raw.cut))
         self.end_headers()
-        self.wfile.write(body)
+        half = len(body) // 2
+        self.wfile.write(body[:half])
+        self.wfile.flush()
+        time.sleep(raw.pause)
+        self.wfile.write(body[half:])
         self.close_connection = raw.cut
 
     def do_GET(self):
