@@ -220,7 +220,7 @@ class Handler(BaseHTTPRequestHandler):
                 }
                 return self.respond(Raw({"error": error}, 400))
         server.requests.append(body)
-        server.headers.append(dict(self.headers))
+        server.headers.append({name.lower(): value for name, value in self.headers.items()})
         server.times.append(time.monotonic())
         if server.strict and (faults := history_faults(body["messages"])):
             server.faults += faults
