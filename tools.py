@@ -3,9 +3,8 @@
     python tools.py        print the schemas as the model sees them
 
 The model is not trusted: what it asks for may have been written by whoever wrote a file that it
-read. Here each call is checked, kept inside the workspace (the working directory), bounded in time
-and size, and answered with a text. Nothing is printed and nobody is asked here: `dispatch` is
-handed a function that says yes or no.
+read. Each call is checked, kept inside the workspace (the working directory), bounded in time and
+size, and answered with a text. `dispatch` asks nobody: it is handed a function that says yes or no.
 
     registry    @tool, the schemas, REGISTRY and TOOLS
     dispatch    the ladder of guards: known, valid, allowed, run, cut to size
@@ -17,7 +16,6 @@ handed a function that says yes or no.
 
 import contextlib
 import difflib
-import fnmatch
 import functools
 import inspect
 import itertools
@@ -27,20 +25,22 @@ import re
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import threading
-import types
-import typing
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 # --- registry ------------------------------------------------------------------------------------
 
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+FROM_NUMBER: dict[str, Callable] = {
+    "string": str,
+    "number": float,
+    "integer": lambda n: int(n) if n % 1 == 0 else n,
+}
 
 
 class ToolError(Exception):
@@ -68,28 +68,25 @@ def tool(function: Callable | None = None, **options: Any) -> Any:
     `@tool`, or `@tool(asks=True)` where a person must agree; `asks` and `preview` as in Tool.
     """
     if function is None:
-        return lambda decorated: tool(decorated, **options)
-    properties, required = {}, []
-    hints = typing.get_type_hints(function, include_extras=True)
-    for name, parameter in inspect.signature(function).parameters.items():
-        properties[name] = schema_of(hints.get(name, str))
-        if parameter.default is parameter.empty:
-            required.append(name)
-    description = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
+        return functools.partial(tool, **options)
+    hints, name = get_type_hints(function, include_extras=True), function.__name__
+    signature = inspect.signature(function).parameters
+    properties = {each: schema_of(hints.get(each, str)) for each in signature}
+    required = [each for each in signature if signature[each].default is inspect.Parameter.empty]
     parameters = {"type": "object", "properties": properties, "required": required}
-    about = {"name": function.__name__, "description": description, "parameters": parameters}
-    made = Tool(function.__name__, function, {"type": "function", "function": about}, **options)
-    REGISTRY[made.name] = made
+    description = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
+    about = {"name": name, "description": description, "parameters": parameters}
+    REGISTRY[name] = Tool(name, function, {"type": "function", "function": about}, **options)
     TOOLS[:] = [each.schema for each in REGISTRY.values()]
     return function
 
 
 def schema_of(hint: Any) -> dict:
     """The schema of one parameter, in plain keywords: some endpoints refuse the others."""
-    kind, inner = typing.get_origin(hint), typing.get_args(hint)
+    kind, inner = get_origin(hint), get_args(hint)
     if kind is Annotated:
         return schema_of(inner[0]) | {"description": inner[1]}
-    if kind in (typing.Union, types.UnionType):  # `| None`: the default says what None means
+    if type(None) in inner:  # `| None`: the default says what None means
         return schema_of(next(each for each in inner if each is not type(None)))
     if kind is Literal:
         return {"type": TYPES[type(inner[0])], "enum": list(inner)}
@@ -125,18 +122,15 @@ def dispatch(
             yes, reason = approve(called, values)
             if not yes:
                 return f"denied: {reason or 'the user did not allow this call'}"
-        text, most = (
-            str(called.function(**values)) or "(an empty result)",
-            number("AGENT_MAX_CHARS"),
-        )
-        left = len(text) - most
-        return text if left <= 500 else f"{text[:most]}\n[{left} more characters are left out]"
+        text = str(called.function(**values)) or "(an empty result)"
     except ToolError as error:
-        return f"error: {error}"
+        text = f"error: {error}"
     except OSError as error:
-        return f"error: {error.strerror or error}: {error.filename or name}"
-    except Exception as error:  # a tool of the user's may raise anything
-        return f"error: {name} failed: {type(error).__name__}: {error}"
+        text = f"error: {error.strerror or error}: {error.filename or name}"
+    except (Exception, SystemExit) as error:  # a tool of the user's may raise anything
+        text = f"error: {name} failed: {type(error).__name__}: {error}"
+    left = len(text) - (most := number("AGENT_MAX_CHARS"))
+    return text if left <= 500 else f"{text[:most]}\n[{left} more characters are left out]"
 
 
 def checked_arguments(called: Tool, arguments: str | dict) -> dict:
@@ -166,20 +160,13 @@ def as_next(name: str, **arguments: str) -> str:
 def checked_value(name: str, value: Any, schema: dict) -> Any:
     """One argument in the type of its schema. A number written as text is taken, and so on."""
     kind = schema["type"]
-    if kind == "array" and isinstance(value, str):
+    if kind != "string" and isinstance(value, str):
         with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(value)
+            value = json.loads(value if kind == "array" else value.strip().lower())
     if kind == "array" and isinstance(value, list):
         return [checked_value(name, item, schema["items"]) for item in value]
-    if kind == "string" and type(value) in (int, float):
-        value = str(value)
-    elif kind not in ("string", "array") and isinstance(value, str):
-        with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(value.strip().lower())
-    if kind == "integer" and isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if kind == "number" and type(value) is int:
-        value = float(value)
+    if kind in FROM_NUMBER and type(value) in (int, float):
+        value = FROM_NUMBER[kind](value)
     if TYPES.get(type(value)) != kind:
         raise ToolError(f"the argument {name!r} must be of type {kind}")
     if value not in schema.get("enum", [value]):
@@ -200,13 +187,15 @@ def number(name: str) -> int:
 
 # --- paths ---------------------------------------------------------------------------------------
 
-PROTECTED = """.git git~* .env .env.* *.pem *.key *.p12 *.pfx *.jks *.keystore *.kdbx id_rsa* id_dsa*
-    id_ecdsa* id_ed25519* .netrc _netrc .npmrc .pypirc .git-credentials .htpasswd .pgpass .ssh .gnupg
-    .aws .harness"""
 LEFT_OUT = """.git .hg .svn .venv venv node_modules __pycache__ .tox .nox .mypy_cache .pytest_cache
     .ruff_cache .harness .idea .cache""".split()
-PROTECTED_NAME = re.compile("|".join(map(fnmatch.translate, PROTECTED.split())))
-MOST_ENTRIES = 200_000  # names that are looked at in one walk
+PROTECTED = re.compile(
+    r"""(?xs) \.git | git~.* | \.env (\.(?!example\Z).*)? | .*\.(pem|key|p12|pfx|jks|keystore|kdbx)
+    | id_(rsa|dsa|ecdsa|ed25519).* | [._]netrc
+    | \.(npmrc|pypirc|git-credentials|htpasswd|pgpass|ssh|gnupg|aws|harness)"""
+)
+DEVICE = r"(?i)\A[\\/]{2}|:|(\A|[\\/])(con|nul|aux|prn|com\d|lpt\d) *([.\\/]|\Z)"  # of Windows
+MOST_ENTRIES = 200_000  # names that one walk looks at, matches that one search finds
 
 
 def workspace() -> Path:
@@ -214,38 +203,34 @@ def workspace() -> Path:
     return Path.cwd().resolve()
 
 
-@functools.lru_cache(10_000)
 def is_protected(name: str) -> bool:
     """Whether no tool may touch a file or folder of this name. Compared as the laxest file system
     would: no case, no invisible characters, no trailing dots or blanks, no NTFS streams."""
     name = unicodedata.normalize("NFKC", name).casefold()
     name = "".join(char for char in name if unicodedata.category(char) != "Cf")
-    name = name.partition(":")[0].rstrip(". ")
-    return name != ".env.example" and bool(PROTECTED_NAME.match(name))
+    return bool(PROTECTED.fullmatch(name.partition(":")[0].rstrip(". ")))
 
 
 def inside(path: str) -> Path:
     """The resolved path of something in the workspace, there or not yet.
 
     Raises ToolError for what lies outside (through `..`, an absolute path or a link) and for
-    protected names. What stays open: a parent folder that is swapped for a link between this check
-    and the use of the path. Whoever can do that runs commands in the workspace already.
+    protected names. What stays open: a hard link, and a parent folder that is swapped for a link
+    between this check and the use of the path. Both take a command run in the workspace.
     """
-    if "\0" in path or (
-        os.name == "nt" and re.match(r"(?i)[\\/]{2}|.*:|(con|nul|aux|prn)\b", path)
-    ):
+    if "\0" in path or (os.name == "nt" and re.search(DEVICE, path)):
         raise ToolError(f"{path!r} is no path of a file")
-    root = workspace()
-    try:
-        resolved = (root / os.path.expanduser(path)).resolve()
-        relative = resolved.relative_to(root)
-    except (ValueError, OSError, RuntimeError):  # outside; a name too long; a loop of links
-        advice = "Use a path relative to the workspace, such as README.md or '.'."
-        raise ToolError(f"{path[:200]} is outside the workspace. {advice}") from None
-    asked = Path(os.path.normpath(path)).parts if not os.path.isabs(path) else ()
-    if any(is_protected(part) for part in (*relative.parts, *asked)):
-        raise ToolError(f"{path} is protected: no tool may read or write it")
-    return resolved
+    root, advice = workspace(), "Use a path relative to the workspace, such as README.md or '.'."
+    with contextlib.suppress(ValueError, OSError, RuntimeError):  # outside; a loop of links
+        asked = root / os.path.expanduser(path)
+        resolved = asked.resolve()
+        names = resolved.relative_to(root).parts + Path(os.path.relpath(asked, root)).parts
+        if any(map(is_protected, names)):
+            raise ToolError(f"{path} is protected: no tool may read or write it")
+        # After a loop of links nothing is resolved: `loop/../link/x` still goes through a link.
+        if not any(map(os.path.islink, (resolved, *resolved.parents))):
+            return resolved
+    raise ToolError(f"{path[:200]} is outside the workspace. {advice}")
 
 
 def existing(path: str) -> Path:
@@ -253,15 +238,12 @@ def existing(path: str) -> Path:
     resolved = inside(path)
     if resolved.exists():
         return resolved
-    files, by_name = list(itertools.islice(walk(), 20_000)), dict[str, list[str]]()
-    for file in reversed(files):
-        by_name.setdefault(file.rpartition("/")[2].casefold(), []).insert(0, file)
-    name = os.path.basename(path).casefold()
-    close = [name] if name in by_name else difflib.get_close_matches(name, by_name, 3, 0.75)
-    near = [file for each in close for file in by_name[each]][:3]
-    hint = (
-        f"Did you mean {' or '.join(near)}?" if near else f"The files are: {', '.join(files[:12])}"
-    )
+    names = {file: os.path.basename(file).casefold() for file in itertools.islice(walk(), 20_000)}
+    name, known = os.path.basename(path).casefold(), set(names.values())
+    close = [name] if name in known else difflib.get_close_matches(name, [*known], 3, 0.75)
+    near = [file for each in close for file in names if names[file] == each][:3]
+    listed = ", ".join([*names][:12])
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"The files are: {listed}"
     raise ToolError(f"there is no {path} in the workspace. {hint}")
 
 
@@ -269,7 +251,7 @@ def open_regular(path: Path) -> IO[bytes]:
     """Open a resolved path for reading: no link at its end, no pipe, no device, no folder."""
     flags = ("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
     descriptor = os.open(path, sum(getattr(os, flag, 0) for flag in flags))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    if os.path.islink(path) or not os.path.isfile(descriptor):  # Windows has no O_NOFOLLOW
         os.close(descriptor)
         raise OSError(0, "not a regular file", path.name)
     return os.fdopen(descriptor, "rb")
@@ -285,12 +267,13 @@ def walk() -> Iterator[str]:
     while folders:
         folder, below = folders.pop(), []
         with contextlib.suppress(OSError), os.scandir(root / folder) as entries:
-            some = itertools.islice(entries, MOST_ENTRIES - seen)
-            for entry in sorted(some, key=lambda entry: entry.name):
-                seen += 1
+            some = sorted(itertools.islice(entries, MOST_ENTRIES - seen), key=lambda e: e.name)
+            seen += len(some)
+            for entry in some:
                 if entry.name in LEFT_OUT or is_protected(entry.name):
                     continue
-                if entry.is_dir(follow_symlinks=False):
+                # A junction of Windows is no link, but its real path is another one.
+                if entry.is_dir(follow_symlinks=False) and os.path.realpath(entry) == entry.path:
                     below.append(f"{folder}{entry.name}/")
                 else:
                     yield folder + entry.name
@@ -305,20 +288,16 @@ def glob_regex(pattern: str) -> re.Pattern:
 
     Without a slash it is looked for in every folder, as in .gitignore; a folder means all in it.
     """
-    pattern = pattern.removeprefix("./").removeprefix("/") or "*"
-    if pattern and inside(pattern).is_dir():
+    pattern = re.sub(r"\A(\.?/)+|\A\.\Z", "", pattern) or "*"
+    if inside(pattern).is_dir():
         pattern = pattern.rstrip("/") + "/**"
-    pattern = pattern if "/" in pattern else "**/" + pattern
-
-    def as_regex(match: re.Match) -> str:
-        token = match[0]
-        if token[0] == "[" and len(token) > 1:
-            return re.sub(r"\A\[!", "[^", token.replace("\\", r"\\"))
-        known = token in GLOB and (token not in "{,}" or "{" in pattern)
-        return GLOB[token] if known else re.escape(token)
-
+    elif "/" not in pattern:
+        pattern = "**/" + pattern
+    known = GLOB if "{" in pattern else {**GLOB, ",": ","}
+    tokens = re.findall(r"(?s)\*\*/|\*\*|\[\^?.[^\]]*\]|.", pattern.replace("[!", "[^"))
+    parts = (known.get(each) or (each if len(each) > 1 else re.escape(each)) for each in tokens)
     try:
-        return re.compile(re.sub(r"(?s)\*\*/|\*\*|\[!?.[^\]]*\]|.", as_regex, pattern) + r"\Z")
+        return re.compile("".join(parts) + r"\Z")
     except re.error as error:
         raise ToolError(f"the glob pattern {pattern!r} is not valid: {error}") from None
 
@@ -326,12 +305,33 @@ def glob_regex(pattern: str) -> re.Pattern:
 # --- reading -------------------------------------------------------------------------------------
 
 
+MOST_SECONDS = 60
+
+
+@contextlib.contextmanager
+def time_limit() -> Iterator[None]:
+    """End what runs inside after MOST_SECONDS: a pattern or a huge file can take for ever. There is
+    no limit where the system has no alarm (Windows) and off the main thread."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() != threading.main_thread():
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise ToolError(f"not done after {MOST_SECONDS} s, use a simpler query or fewer files")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def fit_lines(lines: list[str], total: str) -> str:
     """The total, and as many lines as a result may hold."""
-    sizes = itertools.accumulate(len(line) + 1 for line in lines)
-    shown = sum(
-        1 for _ in itertools.takewhile(lambda size: size < number("AGENT_MAX_CHARS"), sizes)
-    )
+    sizes, room = itertools.accumulate(len(line) + 1 for line in lines), number("AGENT_MAX_CHARS")
+    shown = sum(size < room for size in sizes)
     left = f", {len(lines) - shown} of them not shown: ask for less" if shown < len(lines) else ""
     return "\n".join([*lines[:shown], f"({total}{left})"])
 
@@ -350,13 +350,15 @@ def list_dir(path: Annotated[str, "Folder."] = ".") -> str:
 
 
 @tool
+@time_limit()
 def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "**/*") -> str:
     """Find files by name, in all folders."""
     wanted = glob_regex(glob_pattern)
     files = [path for path in walk() if wanted.match(path)]
     if not files:
         return f"no files match {glob_pattern}"
-    return fit_lines(files, f"{len(files)} files; to see what one holds:") + as_next("read_file", path=files[0])
+    found = fit_lines(files, f"{len(files)} files; to see what one holds:")
+    return found + as_next("read_file", path=files[0])
 
 
 def numbered_lines(path: Path, first: int = 1) -> Iterator[tuple[int, str]]:
@@ -374,17 +376,17 @@ def numbered_lines(path: Path, first: int = 1) -> Iterator[tuple[int, str]]:
 
 
 @tool
+@time_limit()
 def read_file(
     path: Annotated[str, "File."],
     start_line: Annotated[int, "Leave out for the whole file."] = 1,
     end_line: Annotated[int | None, "Leave out for the whole file."] = None,
 ) -> str:
     """Read a text file."""
-    resolved, first, text = existing(path), max(1, start_line), ""
+    resolved, text, room = existing(path), "", number("AGENT_MAX_CHARS")
     if resolved.is_dir():
         raise ToolError(f"{path} is a folder: use list_dir")
-    room = number("AGENT_MAX_CHARS")
-    for line, piece in numbered_lines(resolved, first):
+    for line, piece in numbered_lines(resolved, start_line):
         if end_line and line > end_line:
             break
         if len(text) + len(piece) > room and text:
@@ -399,6 +401,7 @@ def read_file(
 
 
 @tool
+@time_limit()
 def search_text(
     query: Annotated[str, "Text or regular expression."],
     glob_pattern: Annotated[str | None, "Only in these files, for example *.py"] = None,
@@ -408,45 +411,27 @@ def search_text(
         pattern = re.compile(query)
     except (re.error, RecursionError, OverflowError):
         pattern = re.compile(re.escape(query))
-    wanted, root = glob_regex(glob_pattern or "*"), workspace()
-    matches: list[str] = []
-    files, paths = 0, list(walk())
+    wanted, paths = glob_regex(glob_pattern or "*"), list(walk())
     searched = [path for path in paths if wanted.match(path)]
     note = "" if searched else f"no files match {glob_pattern}; in all the others: "
-    with time_limit(60):
-        for path in searched or paths:
-            before = len(matches)
-            with contextlib.suppress(OSError):
-                for line, text in numbered_lines(root / path):
-                    if match := pattern.search(text.rstrip("\r\n")):
-                        start = max(0, match.start() - 100) if len(text) > 300 else 0
-                        matches.append(f"{path}:{line}: {text[start : start + 300].strip()}")
-            files += len(matches) > before
+    matches = list(itertools.islice(matching_lines(pattern, searched or paths), MOST_ENTRIES))
     if matches:
-        return fit_lines(matches, f"{note}{len(matches)} matches in {files} files")
+        total = f"{note}{len(matches)} matches in {len({path for path, _ in matches})} files"
+        return fit_lines([line for _, line in matches], total)
     if len(searched) == 1:  # small models search for words of the question: show what there is
-        return f"no matches for {query} in {searched[0]}. It begins:\n{read_file(searched[0], 1, 40)}"
+        begins = read_file(searched[0], 1, 40)
+        return f"no matches for {query} in {searched[0]}. It begins:\n{begins}"
     return f"{note}no matches for {query}. Use fewer words."
 
 
-@contextlib.contextmanager
-def time_limit(seconds: int) -> Iterator[None]:
-    """End what runs inside: a regular expression can take for ever. There is no limit where the
-    system has no alarm (Windows) and off the main thread."""
-    if not hasattr(signal, "setitimer") or threading.current_thread() != threading.main_thread():
-        yield
-        return
-
-    def stop(*_: Any) -> None:
-        raise ToolError(f"not done after {seconds} s, use a simpler query or fewer files")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def matching_lines(pattern: re.Pattern, paths: list[str]) -> Iterator[tuple[str, str]]:
+    """Each path in which a line matches, with `path:line: text`. What is no text is passed over."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            for line, text in numbered_lines(workspace() / path):
+                if match := pattern.search(text.rstrip("\r\n")):
+                    start = max(0, match.start() - 100) if len(text) > 300 else 0
+                    yield path, f"{path}:{line}: {text[start : start + 300].strip()}"
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -470,16 +455,17 @@ def old_text(path: Path) -> str:
 
 def replace_file(path: Path, text: str) -> None:
     """Write a whole file in one step: after a crash or on a full disk the old one is there."""
-    if path.exists() and not path.is_file():
+    there = path.exists()
+    if there and not path.is_file():
         raise OSError(0, "not a regular file", path.name)
-    if path.exists() and not os.access(path, os.W_OK):
+    if there and not os.access(path, os.W_OK):
         raise ToolError(f"{path.name} is read-only")
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name[:200]}.{os.getpid()}.tmp")
+    new = path.with_name(f".{os.getpid()}.tmp")
     try:
         with open(new, "xb") as file:  # not where something is, a link neither
             file.write(text.encode())
-        if path.exists():
+        if there:
             shutil.copymode(path, new)
         os.replace(new, path)
     finally:
@@ -488,9 +474,8 @@ def replace_file(path: Path, text: str) -> None:
 
 def difference(path: str, before: str, after: str) -> str:
     """What changes, as a unified diff."""
-    lines = difflib.unified_diff(
-        before.splitlines(), after.splitlines(), path, path, lineterm="", n=2
-    )
+    old, new = before.splitlines(), after.splitlines()
+    lines = difflib.unified_diff(old, new, path, path, lineterm="", n=2)
     return "\n".join(lines) or "(no change in the lines)"
 
 
@@ -534,8 +519,8 @@ def write_file(path: Annotated[str, "File."], content: Annotated[str, "The whole
 
 # --- commands ------------------------------------------------------------------------------------
 
-PASSED_ON = """PATH HOME LANG LANGUAGE TERM TMPDIR TZ USER LOGNAME SHELL VIRTUAL_ENV SYSTEMROOT WINDIR
-    COMSPEC PATHEXT TEMP TMP USERPROFILE APPDATA LOCALAPPDATA PROGRAMDATA PROGRAMFILES""".split()
+PASSED_ON = """PATH HOME LANG LANGUAGE TERM TMPDIR TZ USER LOGNAME SHELL VIRTUAL_ENV SYSTEMROOT
+    WINDIR COMSPEC PATHEXT TEMP TMP USERPROFILE APPDATA LOCALAPPDATA PROGRAMDATA PROGRAMFILES"""
 NO_PAGER = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 
 
@@ -546,16 +531,14 @@ def allowed_argv(command: str) -> list[str] | None:
     at an absolute path outside the workspace.
     """
     allowed = [line.strip() for line in os.environ.get("AGENT_ALLOW", "").split("\n")]
-    if command not in allowed or not re.fullmatch(r"[\w@%+:,./'\" -][\w@%+=:,./'\" -]*", command):
-        return None
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        return None
-    program = shutil.which(words[0]) if words and "=" not in words[0] else None
-    if not program or not os.path.isabs(program) or workspace() in Path(program).resolve().parents:
-        return None
-    return [program, *words[1:]]
+    if command in allowed and re.fullmatch(r"[\w@%+=:,./'\" -]+", command):
+        with contextlib.suppress(ValueError):  # quotes that do not match
+            words = shlex.split(command)
+            program = Path(shutil.which(words[0]) or "")
+            places = (program.resolve(), program.parent.resolve())  # a link may lie inside
+            if program.is_absolute() and not any(p.is_relative_to(workspace()) for p in places):
+                return [str(program), *words[1:]]
+    return None
 
 
 @tool(asks=lambda command, timeout=None: allowed_argv(command) is None)
@@ -566,7 +549,9 @@ def run_shell(
     usual = number("AGENT_SHELL_TIMEOUT")
     seconds = max(1, min(timeout or usual, max(600, usual)))
     argv = allowed_argv(command)
-    passed = {k: v for k, v in os.environ.items() if k.upper() in PASSED_ON or k.startswith("LC_")}
+    passed = {
+        k: v for k, v in os.environ.items() if k.upper() in PASSED_ON.split() or k.startswith("LC_")
+    }
     process = subprocess.Popen(
         argv or command,
         shell=argv is None,
@@ -576,21 +561,18 @@ def run_shell(
         env=passed | NO_PAGER,  # the rest may be keys
         start_new_session=True,  # where there are sessions: the group is ended as one
     )
-    output = Output(number("AGENT_MAX_CHARS"))
-    reader = threading.Thread(target=output.read, args=(process.stdout,), daemon=True)
-    reader.start()
     try:
+        output = Output(process.stdout, number("AGENT_MAX_CHARS"))
         end = f"exit code {process.wait(seconds)}"
     except subprocess.TimeoutExpired:
         end = f"timed out after {seconds} s and was ended: give it more time, or less to do"
     finally:  # also on Ctrl-C
         end_group(process)
-    reader.join(2)  # a grandchild in a session of its own may keep the pipe: that is not waited for
     return f"{output.text()}\n[{end}]"
 
 
 def end_group(process: subprocess.Popen) -> None:
-    """End a command and all that it started."""
+    """End a command and all that it started, but for what has moved to a session of its own."""
     if os.name == "nt":
         kill = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
         subprocess.run(kill, capture_output=True, timeout=10, check=False)
@@ -600,29 +582,30 @@ def end_group(process: subprocess.Popen) -> None:
     process.wait(5)
 
 
-class Output:
-    """What a command writes, capped while it is read: its head and its tail."""
+class Output(threading.Thread):
+    """What a command writes, capped while it is read: `room` bytes of its head and of its tail."""
 
-    def __init__(self, room: int) -> None:
-        self.room, self.total, self.head, self.tail = room, 0, b"", b""
+    def __init__(self, pipe: Any, room: int) -> None:
+        super().__init__(daemon=True)
+        self.pipe, self.room, self.kept, self.total, self.wanted = pipe, room, bytearray(), 0, True
+        self.start()
 
-    def read(self, pipe: IO[bytes]) -> None:
-        """Read to the end of the pipe, in a thread of its own."""
-        while block := os.read(pipe.fileno(), 65_536):
-            take = max(0, self.room - len(self.head))
-            self.head += block[:take]
-            self.tail = (self.tail + block[take:])[-self.room :]
-            self.total += len(block)
+    def run(self) -> None:
+        with self.pipe:
+            while self.wanted and (block := os.read(self.pipe.fileno(), 65_536)):
+                self.kept += block
+                self.total += len(block)
+                del self.kept[self.room : -self.room]
 
     def text(self) -> str:
-        """At most `room` characters of it, with a count of what is left out in the middle."""
-        text = (self.head + self.tail).decode("utf-8", "replace").rstrip()
-        left, half = self.total - self.room, self.room // 2
+        """At most `room` bytes of it, with a count of what is left out in the middle."""
+        self.join(2)  # a grandchild in its own session may keep the pipe: that is not waited for
+        self.wanted = False
+        left, half, kept = self.total - self.room, self.room // 2, bytes(self.kept)
         if left <= 0:
-            return text or "(no output)"
-        return (
-            f"{text[:half]}\n[... {left} bytes left out: send them to a file ...]\n{text[-half:]}"
-        )
+            return kept.decode("utf-8", "replace").rstrip() or "(no output)"
+        head, tail = (each.decode("utf-8", "replace") for each in (kept[:half], kept[-half:]))
+        return f"{head}\n[... {left} bytes left out: send them to a file ...]\n{tail.rstrip()}"
 
 
 if __name__ == "__main__":
