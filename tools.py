@@ -1,10 +1,9 @@
 """What the model may do: functions, their JSON schemas, the registry, and the guards.
 
-    python tools.py        print the schemas as the model sees them
-
 The model is not trusted: what it asks for may have been written by whoever wrote a file that it
 read. Each call is checked, kept inside the workspace (the working directory), bounded in time and
 size, and answered with a text. `dispatch` asks nobody: it is handed a function that says yes or no.
+`python tools.py` prints the schemas as the model sees them.
 
     registry    @tool, the schemas, REGISTRY and TOOLS
     dispatch    the ladder of guards: known, valid, allowed, run, cut to size
@@ -16,7 +15,6 @@ size, and answered with a text. `dispatch` asks nobody: it is handed a function 
 
 import contextlib
 import difflib
-import functools
 import inspect
 import itertools
 import json
@@ -29,26 +27,25 @@ import subprocess
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import IO, Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 # --- registry ------------------------------------------------------------------------------------
 
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
-FROM_NUMBER: dict[str, Callable] = {
-    "string": str,
-    "number": float,
-    "integer": lambda n: int(n) if n % 1 == 0 else n,
-}
 
 
 class ToolError(Exception):
     """Why a call was not carried out, and what to do next: a sentence for the model."""
 
 
-@dataclass(frozen=True)
-class Tool:
+def require(condition: object, otherwise: str) -> None:
+    """A guard: what the model is told where a condition does not hold."""
+    if not condition:
+        raise ToolError(otherwise)
+
+
+class Tool(NamedTuple):
     """A function that the model may call."""
 
     name: str
@@ -68,7 +65,7 @@ def tool(function: Callable | None = None, **options: Any) -> Any:
     `@tool`, or `@tool(asks=True)` where a person must agree; `asks` and `preview` as in Tool.
     """
     if function is None:
-        return functools.partial(tool, **options)
+        return lambda decorated: tool(decorated, **options)
     hints, name = get_type_hints(function, include_extras=True), function.__name__
     signature = inspect.signature(function).parameters
     properties = {each: schema_of(hints.get(each, str)) for each in signature}
@@ -97,6 +94,8 @@ def schema_of(hint: Any) -> dict:
 
 # --- dispatch ------------------------------------------------------------------------------------
 
+DEFAULTS = {"AGENT_MAX_CHARS": 10_000, "AGENT_SHELL_TIMEOUT": 120}  # characters, seconds
+FROM_NUMBER: dict = {"string": str, "number": float, "integer": lambda n: n if n % 1 else int(n)}
 Approve = Callable[[Tool, dict], tuple[bool, str]]  # yes or no, and the reason of a no
 
 
@@ -108,20 +107,17 @@ def deny(tool: Tool, arguments: dict) -> tuple[bool, str]:
 def dispatch(
     name: str, arguments: str | dict, approve: Approve = deny, registry: dict[str, Tool] = REGISTRY
 ) -> str:
-    """Run one call and return its result, a text that is never empty.
-
-    Never raises, Ctrl-C aside: what goes wrong begins with "error: " and says what to do next; what
-    was not allowed begins with "denied: ".
-    """
+    """Run one call and return its result, a text that is never empty. Never raises, Ctrl-C aside:
+    what goes wrong is "error: " and what to do next, what was not allowed is "denied: " and why."""
     try:
-        if name not in registry:
-            raise ToolError(f"there is no tool {name!r}. The tools are: {', '.join(registry)}")
+        known = ", ".join(registry)
+        require(name in registry, f"there is no tool {name!r}. The tools are: {known}")
         called = registry[name]
         values = checked_arguments(called, arguments)
-        if called.asks(**values) if callable(called.asks) else called.asks:
-            yes, reason = approve(called, values)
-            if not yes:
-                return f"denied: {reason or 'the user did not allow this call'}"
+        asks = called.asks(**values) if callable(called.asks) else called.asks
+        yes, reason = approve(called, values) if asks else (True, "")
+        if not yes:
+            return f"denied: {reason or 'the user did not allow this call'}"
         text = str(called.function(**values)) or "(an empty result)"
     except ToolError as error:
         text = f"error: {error}"
@@ -143,12 +139,11 @@ def checked_arguments(called: Tool, arguments: str | dict) -> dict:
         given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError) as error:
         raise ToolError(f"the arguments are not valid JSON ({str(error)[:80]}). {takes}") from None
-    if not isinstance(given, dict):
-        raise ToolError(f"the arguments must be one JSON object. {takes}")
-    if unknown := [key for key in given if key not in properties]:
-        raise ToolError(f"there is no argument {unknown[0]!r}. {takes}")
-    if missing := [key for key in required if given.get(key) is None]:
-        raise ToolError(f"the argument {missing[0]!r} is missing. {takes}")
+    require(isinstance(given, dict), f"the arguments must be one JSON object. {takes}")
+    for key in given:
+        require(key in properties, f"there is no argument {key!r}. {takes}")
+    for key in required:
+        require(given.get(key) is not None, f"the argument {key!r} is missing. {takes}")
     return {k: checked_value(k, v, properties[k]) for k, v in given.items() if v is not None}
 
 
@@ -167,16 +162,12 @@ def checked_value(name: str, value: Any, schema: dict) -> Any:
         return [checked_value(name, item, schema["items"]) for item in value]
     if kind in FROM_NUMBER and type(value) in (int, float):
         value = FROM_NUMBER[kind](value)
-    if TYPES.get(type(value)) != kind:
-        raise ToolError(f"the argument {name!r} must be of type {kind}")
-    if value not in schema.get("enum", [value]):
-        raise ToolError(f"the argument {name!r} must be one of {schema['enum']}")
-    if isinstance(value, str) and value != value.encode("utf-8", "ignore").decode():
-        raise ToolError(f"the argument {name!r} has a broken character (a lone surrogate)")
+    require(TYPES.get(type(value)) == kind, f"the argument {name!r} must be of type {kind}")
+    options = schema.get("enum", [value])
+    require(value in options, f"the argument {name!r} must be one of {options}")
+    whole = str(value).encode("utf-8", "ignore").decode() == str(value)
+    require(whole, f"the argument {name!r} has a broken character (a lone surrogate)")
     return value
-
-
-DEFAULTS = {"AGENT_MAX_CHARS": 10_000, "AGENT_SHELL_TIMEOUT": 120}  # characters, seconds
 
 
 def number(name: str) -> int:
@@ -189,18 +180,12 @@ def number(name: str) -> int:
 
 LEFT_OUT = """.git .hg .svn .venv venv node_modules __pycache__ .tox .nox .mypy_cache .pytest_cache
     .ruff_cache .harness .idea .cache""".split()
-PROTECTED = re.compile(
-    r"""(?xs) \.git | git~.* | \.env (\.(?!example\Z).*)? | .*\.(pem|key|p12|pfx|jks|keystore|kdbx)
-    | id_(rsa|dsa|ecdsa|ed25519).* | [._]netrc
+PROTECTED = r"""(?xs) \.git | git~.* | \.env (\.(?!example\Z).*)? | id_(rsa|dsa|ecdsa|ed25519).*
+    | .*\.(pem|key|p12|pfx|jks|keystore|kdbx) | [._]netrc
     | \.(npmrc|pypirc|git-credentials|htpasswd|pgpass|ssh|gnupg|aws|harness)"""
-)
 DEVICE = r"(?i)\A[\\/]{2}|:|(\A|[\\/])(con|nul|aux|prn|com\d|lpt\d) *([.\\/]|\Z)"  # of Windows
+GLOB = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
 MOST_ENTRIES = 200_000  # names that one walk looks at, matches that one search finds
-
-
-def workspace() -> Path:
-    """The folder that the file tools stay in: the working directory, which nothing here changes."""
-    return Path.cwd().resolve()
 
 
 def is_protected(name: str) -> bool:
@@ -208,25 +193,28 @@ def is_protected(name: str) -> bool:
     would: no case, no invisible characters, no trailing dots or blanks, no NTFS streams."""
     name = unicodedata.normalize("NFKC", name).casefold()
     name = "".join(char for char in name if unicodedata.category(char) != "Cf")
-    return bool(PROTECTED.fullmatch(name.partition(":")[0].rstrip(". ")))
+    return bool(re.fullmatch(PROTECTED, name.partition(":")[0].rstrip(". ")))
 
 
 def inside(path: str) -> Path:
-    """The resolved path of something in the workspace, there or not yet.
+    """The resolved path of something in the workspace (the working directory), there or not yet.
 
     Raises ToolError for what lies outside (through `..`, an absolute path or a link) and for
     protected names. What stays open: a hard link, and a parent folder that is swapped for a link
     between this check and the use of the path. Both take a command run in the workspace.
     """
-    if "\0" in path or (os.name == "nt" and re.search(DEVICE, path)):
-        raise ToolError(f"{path!r} is no path of a file")
-    root, advice = workspace(), "Use a path relative to the workspace, such as README.md or '.'."
+    a_file = "\0" not in path and not (os.name == "nt" and re.search(DEVICE, path))
+    require(a_file, f"{path!r} is no path of a file")
+    root, advice = (
+        Path().resolve(),
+        "Use a path relative to the workspace, such as README.md or '.'.",
+    )
     with contextlib.suppress(ValueError, OSError, RuntimeError):  # outside; a loop of links
         asked = root / os.path.expanduser(path)
         resolved = asked.resolve()
         names = resolved.relative_to(root).parts + Path(os.path.relpath(asked, root)).parts
-        if any(map(is_protected, names)):
-            raise ToolError(f"{path} is protected: no tool may read or write it")
+        secret = any(map(is_protected, names))
+        require(not secret, f"{path} is protected: no tool may read or write it")
         # After a loop of links nothing is resolved: `loop/../link/x` still goes through a link.
         if not any(map(os.path.islink, (resolved, *resolved.parents))):
             return resolved
@@ -258,21 +246,17 @@ def open_regular(path: Path) -> IO[bytes]:
 
 
 def walk() -> Iterator[str]:
-    """The files of the workspace, folder by folder in order, as relative paths with `/`.
-
-    Leaves out LEFT_OUT and protected names, does not go through linked folders, and ends after
-    MOST_ENTRIES names.
-    """
-    root, seen, folders = workspace(), 0, [""]
+    """The files of the workspace, folder by folder in order, as relative paths with `/`: none that
+    is LEFT_OUT or protected, none behind a link or a junction, none after MOST_ENTRIES names."""
+    seen, folders = 0, [""]
     while folders:
         folder, below = folders.pop(), []
-        with contextlib.suppress(OSError), os.scandir(root / folder) as entries:
+        with contextlib.suppress(OSError), os.scandir(Path(folder).resolve()) as entries:
             some = sorted(itertools.islice(entries, MOST_ENTRIES - seen), key=lambda e: e.name)
             seen += len(some)
             for entry in some:
                 if entry.name in LEFT_OUT or is_protected(entry.name):
                     continue
-                # A junction of Windows is no link, but its real path is another one.
                 if entry.is_dir(follow_symlinks=False) and os.path.realpath(entry) == entry.path:
                     below.append(f"{folder}{entry.name}/")
                 else:
@@ -280,14 +264,9 @@ def walk() -> Iterator[str]:
         folders += reversed(below)
 
 
-GLOB = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
-
-
 def glob_regex(pattern: str) -> re.Pattern:
-    """A glob as a regular expression: `*`, `?`, `[...]`, `{a,b}`, and `**` for any folders.
-
-    Without a slash it is looked for in every folder, as in .gitignore; a folder means all in it.
-    """
+    """A glob as a regular expression: `*`, `?`, `[...]`, `{a,b}`, and `**` for any folders. Without
+    a slash it is looked for in every folder, as in .gitignore; a folder means all in it."""
     pattern = re.sub(r"\A(\.?/)+|\A\.\Z", "", pattern) or "*"
     if inside(pattern).is_dir():
         pattern = pattern.rstrip("/") + "/**"
@@ -304,7 +283,6 @@ def glob_regex(pattern: str) -> re.Pattern:
 
 # --- reading -------------------------------------------------------------------------------------
 
-
 MOST_SECONDS = 60
 
 
@@ -312,20 +290,16 @@ MOST_SECONDS = 60
 def time_limit() -> Iterator[None]:
     """End what runs inside after MOST_SECONDS: a pattern or a huge file can take for ever. There is
     no limit where the system has no alarm (Windows) and off the main thread."""
-    if not hasattr(signal, "setitimer") or threading.current_thread() != threading.main_thread():
-        yield
-        return
 
     def stop(*_: Any) -> None:
         raise ToolError(f"not done after {MOST_SECONDS} s, use a simpler query or fewer files")
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
-    try:
+    with contextlib.ExitStack() as after:
+        if hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread():
+            after.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, stop))
+            after.callback(signal.setitimer, signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
         yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def fit_lines(lines: list[str], total: str) -> str:
@@ -340,8 +314,7 @@ def fit_lines(lines: list[str], total: str) -> str:
 def list_dir(path: Annotated[str, "Folder."] = ".") -> str:
     """List the files and folders in one folder."""
     folder = existing(path)
-    if not folder.is_dir():
-        raise ToolError(f"{path} is a file: use read_file")
+    require(folder.is_dir(), f"{path} is a file: use read_file")
     with os.scandir(folder) as entries:
         shown = (e for e in itertools.islice(entries, MOST_ENTRIES) if not is_protected(e.name))
         names = sorted(e.name + "/" * os.path.isdir(e.path) for e in shown)
@@ -361,18 +334,15 @@ def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "
     return found + as_next("read_file", path=files[0])
 
 
-def numbered_lines(path: Path, first: int = 1) -> Iterator[tuple[int, str]]:
-    """The lines of a text file from `first` on, each with its number; a line of more than 100,000
-    bytes comes in pieces. Raises OSError where the file is not text."""
+def text_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file; one of more than 100,000 bytes comes in pieces, each counted as a
+    line. Raises OSError where the file is not text."""
     with open_regular(path) as file:
         if b"\0" in file.read(4096):
             raise OSError(0, "a binary file, which cannot be shown", path.name)
         file.seek(0)
-        line = 1
-        while raw := file.readline(100_000):
-            if line >= first:
-                yield line, raw.decode("utf-8", "replace")
-            line += raw.endswith(b"\n")
+        while line := file.readline(100_000):
+            yield line.decode("utf-8", "replace")
 
 
 @tool
@@ -384,18 +354,16 @@ def read_file(
 ) -> str:
     """Read a text file."""
     resolved, text, room = existing(path), "", number("AGENT_MAX_CHARS")
-    if resolved.is_dir():
-        raise ToolError(f"{path} is a folder: use list_dir")
-    for line, piece in numbered_lines(resolved, start_line):
-        if end_line and line > end_line:
-            break
+    require(not resolved.is_dir(), f"{path} is a folder: use list_dir")
+    numbered, last = enumerate(text_lines(resolved), 1), max(0, end_line or 0) or None
+    for line, piece in itertools.islice(numbered, max(0, start_line - 1), last):
         if len(text) + len(piece) > room and text:
             return f"{text}[this is not all: go on with start_line={line}]"
         if len(piece) > room:
             return f"{piece[:room]}\n[line {line} goes on, but is longer than a result may be]"
         text += piece
     if not text:
-        lines = sum(1 for _ in numbered_lines(resolved))
+        lines = sum(1 for _ in text_lines(resolved))
         return f"(no such lines: the file has {lines})" if lines else "(the file is empty)"
     return text.removeprefix("\ufeff")
 
@@ -414,24 +382,21 @@ def search_text(
     wanted, paths = glob_regex(glob_pattern or "*"), list(walk())
     searched = [path for path in paths if wanted.match(path)]
     note = "" if searched else f"no files match {glob_pattern}; in all the others: "
-    matches = list(itertools.islice(matching_lines(pattern, searched or paths), MOST_ENTRIES))
+    matches: list[str] = []
+    found: set[str] = set()
+    for path in searched or paths:
+        with contextlib.suppress(OSError):  # no text
+            for line, text in enumerate(text_lines(Path(path)), 1):
+                if len(matches) < MOST_ENTRIES and (match := pattern.search(text.rstrip("\r\n"))):
+                    start = max(0, match.start() - 100) if len(text) > 300 else 0
+                    matches.append(f"{path}:{line}: {text[start : start + 300].strip()}")
+                    found.add(path)
     if matches:
-        total = f"{note}{len(matches)} matches in {len({path for path, _ in matches})} files"
-        return fit_lines([line for _, line in matches], total)
+        return fit_lines(matches, f"{note}{len(matches)} matches in {len(found)} files")
     if len(searched) == 1:  # small models search for words of the question: show what there is
         begins = read_file(searched[0], 1, 40)
         return f"no matches for {query} in {searched[0]}. It begins:\n{begins}"
     return f"{note}no matches for {query}. Use fewer words."
-
-
-def matching_lines(pattern: re.Pattern, paths: list[str]) -> Iterator[tuple[str, str]]:
-    """Each path in which a line matches, with `path:line: text`. What is no text is passed over."""
-    for path in paths:
-        with contextlib.suppress(OSError):
-            for line, text in numbered_lines(workspace() / path):
-                if match := pattern.search(text.rstrip("\r\n")):
-                    start = max(0, match.start() - 100) if len(text) > 300 else 0
-                    yield path, f"{path}:{line}: {text[start : start + 300].strip()}"
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -445,21 +410,17 @@ def old_text(path: Path) -> str:
         return ""
     with open_regular(path) as file:
         data = file.read(LARGEST_EDIT + 1)
-    if len(data) > LARGEST_EDIT:
-        raise ToolError(f"{path.name} is too large to edit")
-    try:
+    require(len(data) <= LARGEST_EDIT, f"{path.name} is too large to edit")
+    with contextlib.suppress(UnicodeDecodeError):
         return data.decode()
-    except UnicodeDecodeError:
-        raise ToolError(f"{path.name} is no UTF-8 text") from None
+    raise ToolError(f"{path.name} is no UTF-8 text")
 
 
 def replace_file(path: Path, text: str) -> None:
     """Write a whole file in one step: after a crash or on a full disk the old one is there."""
     there = path.exists()
-    if there and not path.is_file():
-        raise OSError(0, "not a regular file", path.name)
-    if there and not os.access(path, os.W_OK):
-        raise ToolError(f"{path.name} is read-only")
+    require(not there or path.is_file(), f"not a regular file: {path.name}")
+    require(not there or os.access(path, os.W_OK), f"{path.name} is read-only")
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{os.getpid()}.tmp")
     try:
@@ -484,11 +445,9 @@ def edited(path: str, old: str, new: str) -> tuple[str, str]:
     text = old_text(existing(path))
     if "\r\n" in text and old not in text:
         old, new = (re.sub(r"\r?\n", "\r\n", each) for each in (old, new))
-    if not old or old == new:
-        raise ToolError("`old` is empty or the same as `new`: nothing to change")
+    require(old not in ("", new), "`old` is empty or the same as `new`: nothing to change")
     count = text.count(old)
-    if count > 1:
-        raise ToolError(f"`old` occurs {count} times in {path}. Add more of the lines around it.")
+    require(count < 2, f"`old` occurs {count} times in {path}. Add more of the lines around it.")
     if not count:
         near = difflib.get_close_matches(old.split("\n")[0], text.splitlines(), 1, 0.6)
         hint = f"The nearest line is {near[0]!r}" if near else "read_file shows what it holds"
@@ -519,24 +478,24 @@ def write_file(path: Annotated[str, "File."], content: Annotated[str, "The whole
 
 # --- commands ------------------------------------------------------------------------------------
 
-PASSED_ON = """PATH HOME LANG LANGUAGE TERM TMPDIR TZ USER LOGNAME SHELL VIRTUAL_ENV SYSTEMROOT
-    WINDIR COMSPEC PATHEXT TEMP TMP USERPROFILE APPDATA LOCALAPPDATA PROGRAMDATA PROGRAMFILES"""
+PASSED_ON = """PATH HOME LANG LANGUAGE TERM TMPDIR TZ USER LOGNAME SHELL VIRTUAL_ENV TEMP TMP
+    PATHEXT SYSTEMROOT WINDIR COMSPEC USERPROFILE APPDATA LOCALAPPDATA PROGRAMDATA PROGRAMFILES"""
 NO_PAGER = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
+PIPES: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
 
 
 def allowed_argv(command: str) -> list[str] | None:
-    """The words of a command that AGENT_ALLOW names to the letter; None where it does not.
-
-    It runs without a shell, so it must have no shell features in it, and its program must be found
-    at an absolute path outside the workspace.
-    """
+    """The words of a command that AGENT_ALLOW names to the letter; None where it does not. It runs
+    without a shell, so has no shell features in it; its program is found outside the workspace."""
     allowed = [line.strip() for line in os.environ.get("AGENT_ALLOW", "").split("\n")]
     if command in allowed and re.fullmatch(r"[\w@%+=:,./'\" -]+", command):
         with contextlib.suppress(ValueError):  # quotes that do not match
             words = shlex.split(command)
             program = Path(shutil.which(words[0]) or "")
             places = (program.resolve(), program.parent.resolve())  # a link may lie inside
-            if program.is_absolute() and not any(p.is_relative_to(workspace()) for p in places):
+            if program.is_absolute() and not any(
+                p.is_relative_to(Path().resolve()) for p in places
+            ):
                 return [str(program), *words[1:]]
     return None
 
@@ -549,37 +508,26 @@ def run_shell(
     usual = number("AGENT_SHELL_TIMEOUT")
     seconds = max(1, min(timeout or usual, max(600, usual)))
     argv = allowed_argv(command)
+    # The rest of the environment may be keys; in a session of its own, a group is ended as one.
     passed = {
-        k: v for k, v in os.environ.items() if k.upper() in PASSED_ON.split() or k.startswith("LC_")
+        k: v for k, v in os.environ.items() if k.upper() in PASSED_ON.split() or k[:3] == "LC_"
     }
-    process = subprocess.Popen(
-        argv or command,
-        shell=argv is None,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=passed | NO_PAGER,  # the rest may be keys
-        start_new_session=True,  # where there are sessions: the group is ended as one
-    )
+    options = PIPES | {"env": passed | NO_PAGER, "start_new_session": True}
+    process = subprocess.Popen(argv or command, shell=argv is None, **options)
     try:
         output = Output(process.stdout, number("AGENT_MAX_CHARS"))
         end = f"exit code {process.wait(seconds)}"
     except subprocess.TimeoutExpired:
         end = f"timed out after {seconds} s and was ended: give it more time, or less to do"
-    finally:  # also on Ctrl-C
-        end_group(process)
+    finally:  # also on Ctrl-C; what has moved to a session of its own lives on
+        if os.name == "nt":
+            kill = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
+            subprocess.run(kill, capture_output=True, timeout=10, check=False)
+        else:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.wait(5)
     return f"{output.text()}\n[{end}]"
-
-
-def end_group(process: subprocess.Popen) -> None:
-    """End a command and all that it started, but for what has moved to a session of its own."""
-    if os.name == "nt":
-        kill = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
-        subprocess.run(kill, capture_output=True, timeout=10, check=False)
-    else:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    process.wait(5)
 
 
 class Output(threading.Thread):
@@ -601,11 +549,11 @@ class Output(threading.Thread):
         """At most `room` bytes of it, with a count of what is left out in the middle."""
         self.join(2)  # a grandchild in its own session may keep the pipe: that is not waited for
         self.wanted = False
-        left, half, kept = self.total - self.room, self.room // 2, bytes(self.kept)
-        if left <= 0:
-            return kept.decode("utf-8", "replace").rstrip() or "(no output)"
-        head, tail = (each.decode("utf-8", "replace") for each in (kept[:half], kept[-half:]))
-        return f"{head}\n[... {left} bytes left out: send them to a file ...]\n{tail.rstrip()}"
+        kept, left, half = bytes(self.kept), self.total - self.room, self.room // 2
+        if left > 0:
+            note = f"\n[... {left} bytes left out: send them to a file ...]\n"
+            kept = kept[:half] + note.encode() + kept[-half:]
+        return kept.decode("utf-8", "replace").rstrip() or "(no output)"
 
 
 if __name__ == "__main__":
