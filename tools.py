@@ -28,7 +28,7 @@ import threading
 import unicodedata
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 # --- registry ------------------------------------------------------------------------------------
 
@@ -61,9 +61,7 @@ TOOLS: list[dict] = []  # the schemas of REGISTRY, as sent to the model
 
 def tool(function: Callable | None = None, **options: Any) -> Any:
     """Make a tool of a function: its name, the first paragraph of its docstring, its parameters.
-
-    `@tool`, or `@tool(asks=True)` where a person must agree; `asks` and `preview` as in Tool.
-    """
+    `@tool`, or `@tool(asks=True)` where a person must agree; `asks` and `preview` as in Tool."""
     if function is None:
         return lambda decorated: tool(decorated, **options)
     hints, name = get_type_hints(function, include_extras=True), function.__name__
@@ -133,8 +131,9 @@ def checked_arguments(called: Tool, arguments: str | dict) -> dict:
     """The arguments as the function takes them, checked against the schema that the model got."""
     parameters = called.schema["function"]["parameters"]
     properties, required = parameters["properties"], parameters["required"]
-    takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}. As in"
-    takes += as_next(called.name, **dict.fromkeys(required, "..."))
+    # Small models follow an example on a line of its own, not advice.
+    example = json.dumps({"name": called.name, "arguments": dict.fromkeys(required, "...")})
+    takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}. As in\n{example}"
     try:
         given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError) as error:
@@ -145,11 +144,6 @@ def checked_arguments(called: Tool, arguments: str | dict) -> dict:
     for key in required:
         require(given.get(key) is not None, f"the argument {key!r} is missing. {takes}")
     return {k: checked_value(k, v, properties[k]) for k, v in given.items() if v is not None}
-
-
-def as_next(name: str, **arguments: str) -> str:
-    """A call to go on with, on a line of its own: small models follow an example, not advice."""
-    return "\n" + json.dumps({"name": name, "arguments": arguments})
 
 
 def checked_value(name: str, value: Any, schema: dict) -> Any:
@@ -205,10 +199,7 @@ def inside(path: str) -> Path:
     """
     a_file = "\0" not in path and not (os.name == "nt" and re.search(DEVICE, path))
     require(a_file, f"{path!r} is no path of a file")
-    root, advice = (
-        Path().resolve(),
-        "Use a path relative to the workspace, such as README.md or '.'.",
-    )
+    root = Path().resolve()
     with contextlib.suppress(ValueError, OSError, RuntimeError):  # outside; a loop of links
         asked = root / os.path.expanduser(path)
         resolved = asked.resolve()
@@ -218,6 +209,7 @@ def inside(path: str) -> Path:
         # After a loop of links nothing is resolved: `loop/../link/x` still goes through a link.
         if not any(map(os.path.islink, (resolved, *resolved.parents))):
             return resolved
+    advice = "Use a path relative to the workspace, such as README.md or '.'."
     raise ToolError(f"{path[:200]} is outside the workspace. {advice}")
 
 
@@ -235,14 +227,22 @@ def existing(path: str) -> Path:
     raise ToolError(f"there is no {path} in the workspace. {hint}")
 
 
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a resolved path for reading: no link at its end, no pipe, no device, no folder."""
+def text_lines(path: Path, errors: str = "replace") -> Iterator[str]:
+    """The lines of a text file; one of more than 100,000 characters comes in pieces, each a line.
+
+    Takes a resolved path. Raises OSError for a link, a pipe, a device, a folder and a binary file.
+    """
     flags = ("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
     descriptor = os.open(path, sum(getattr(os, flag, 0) for flag in flags))
     if os.path.islink(path) or not os.path.isfile(descriptor):  # Windows has no O_NOFOLLOW
         os.close(descriptor)
         raise OSError(0, "not a regular file", path.name)
-    return os.fdopen(descriptor, "rb")
+    with open(descriptor, encoding="utf-8", errors=errors, newline="\n") as file:
+        if errors == "replace" and "\0" in file.read(4096):
+            raise OSError(0, "a binary file, which cannot be shown", path.name)
+        file.seek(0)
+        while line := file.readline(100_000):
+            yield line
 
 
 def walk() -> Iterator[str]:
@@ -330,19 +330,8 @@ def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "
     files = [path for path in walk() if wanted.match(path)]
     if not files:
         return f"no files match {glob_pattern}"
-    found = fit_lines(files, f"{len(files)} files; to see what one holds:")
-    return found + as_next("read_file", path=files[0])
-
-
-def text_lines(path: Path) -> Iterator[str]:
-    """The lines of a text file; one of more than 100,000 bytes comes in pieces, each counted as a
-    line. Raises OSError where the file is not text."""
-    with open_regular(path) as file:
-        if b"\0" in file.read(4096):
-            raise OSError(0, "a binary file, which cannot be shown", path.name)
-        file.seek(0)
-        while line := file.readline(100_000):
-            yield line.decode("utf-8", "replace")
+    example = json.dumps({"name": "read_file", "arguments": {"path": files[0]}})
+    return fit_lines(files, f"{len(files)} files; to see what one holds:") + "\n" + example
 
 
 @tool
@@ -375,24 +364,23 @@ def search_text(
     glob_pattern: Annotated[str | None, "Only in these files, for example *.py"] = None,
 ) -> str:
     """Search the contents of all files. Gives file:line: text."""
-    try:
+    pattern = re.compile(re.escape(query))
+    with contextlib.suppress(re.error, RecursionError, OverflowError):  # else it is plain text
         pattern = re.compile(query)
-    except (re.error, RecursionError, OverflowError):
-        pattern = re.compile(re.escape(query))
     wanted, paths = glob_regex(glob_pattern or "*"), list(walk())
     searched = [path for path in paths if wanted.match(path)]
     note = "" if searched else f"no files match {glob_pattern}; in all the others: "
-    matches: list[str] = []
-    found: set[str] = set()
+    matches: list[tuple[str, str]] = []
     for path in searched or paths:
         with contextlib.suppress(OSError):  # no text
             for line, text in enumerate(text_lines(Path(path)), 1):
                 if len(matches) < MOST_ENTRIES and (match := pattern.search(text.rstrip("\r\n"))):
                     start = max(0, match.start() - 100) if len(text) > 300 else 0
-                    matches.append(f"{path}:{line}: {text[start : start + 300].strip()}")
-                    found.add(path)
+                    matches.append((path, f"{path}:{line}: {text[start : start + 300].strip()}"))
     if matches:
-        return fit_lines(matches, f"{note}{len(matches)} matches in {len(found)} files")
+        files = len({path for path, _ in matches})
+        total = f"{note}{len(matches)} matches in {files} files"
+        return fit_lines([line for _, line in matches], total)
     if len(searched) == 1:  # small models search for words of the question: show what there is
         begins = read_file(searched[0], 1, 40)
         return f"no matches for {query} in {searched[0]}. It begins:\n{begins}"
@@ -408,11 +396,9 @@ def old_text(path: Path) -> str:
     """What a file holds, to the letter; nothing where there is none."""
     if not path.exists():
         return ""
-    with open_regular(path) as file:
-        data = file.read(LARGEST_EDIT + 1)
-    require(len(data) <= LARGEST_EDIT, f"{path.name} is too large to edit")
+    require(path.stat().st_size <= LARGEST_EDIT, f"{path.name} is too large to edit")
     with contextlib.suppress(UnicodeDecodeError):
-        return data.decode()
+        return "".join(text_lines(path, errors="strict"))
     raise ToolError(f"{path.name} is no UTF-8 text")
 
 
@@ -479,7 +465,8 @@ def write_file(path: Annotated[str, "File."], content: Annotated[str, "The whole
 # --- commands ------------------------------------------------------------------------------------
 
 PASSED_ON = """PATH HOME LANG LANGUAGE TERM TMPDIR TZ USER LOGNAME SHELL VIRTUAL_ENV TEMP TMP
-    PATHEXT SYSTEMROOT WINDIR COMSPEC USERPROFILE APPDATA LOCALAPPDATA PROGRAMDATA PROGRAMFILES"""
+    PATHEXT SYSTEMROOT WINDIR COMSPEC USERPROFILE APPDATA LOCALAPPDATA PROGRAMDATA
+    PROGRAMFILES""".split()
 NO_PAGER = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 PIPES: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
 
@@ -509,9 +496,7 @@ def run_shell(
     seconds = max(1, min(timeout or usual, max(600, usual)))
     argv = allowed_argv(command)
     # The rest of the environment may be keys; in a session of its own, a group is ended as one.
-    passed = {
-        k: v for k, v in os.environ.items() if k.upper() in PASSED_ON.split() or k[:3] == "LC_"
-    }
+    passed = {k: v for k, v in os.environ.items() if k.upper() in PASSED_ON or k[:3] == "LC_"}
     options = PIPES | {"env": passed | NO_PAGER, "start_new_session": True}
     process = subprocess.Popen(argv or command, shell=argv is None, **options)
     try:
