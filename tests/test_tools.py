@@ -1,6 +1,7 @@
 """The tools and their guards: real files, a real shell, every call through dispatch()."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -130,6 +131,16 @@ def test_a_tool_of_the_users_may_fail_in_any_way():
     assert dispatch("boom", "{}", yes, made) == "error: boom failed: ZeroDivisionError: by zero"
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), RecursionError("deep"), ValueError("x" * 1_000_000)])
+def test_no_failure_of_a_tool_ends_the_run_or_fills_the_context(error):
+    def boom():
+        raise error
+
+    made = {"boom": tools.Tool("boom", boom, {"function": {"parameters": {"properties": {}, "required": []}}})}
+    told = dispatch("boom", "{}", yes, made)
+    assert told.startswith(f"error: boom failed: {type(error).__name__}") and len(told) < 10_100
+
+
 # --- reading ---
 
 READS = [
@@ -153,6 +164,8 @@ READS = [
     ("list_files", {"glob_pattern": "src/*.py"}, "src/main.py\n(1 files;"),
     ("list_files", {"glob_pattern": "src/*.txt"}, "no files match src/*.txt"),
     ("list_files", {"glob_pattern": "src/**/*.txt"}, "src/deep/er.txt\n"),
+    ("list_files", {"glob_pattern": "."}, ".env.example\nREADME.md\nbinary\n"),
+    ("list_files", {"glob_pattern": "./src/"}, "src/main.py\nsrc/deep/er.txt\n(2 files"),
     ("list_files", {"glob_pattern": "src"}, "src/main.py\nsrc/deep/er.txt\n(2 files"),
     ("list_files", {"glob_pattern": "*.{py,ini}"}, "config/settings.ini\nsrc/main.py\n(2 files"),
     ("list_files", {"glob_pattern": "src/[lm]*.py"}, "src/main.py\n"),
@@ -212,9 +225,21 @@ def test_a_regular_expression_without_end_is_ended(workspace, monkeypatch):
     assert run("search_text", query="(a+)+$").startswith("error: not done after 1 s")
 
 
+def test_a_glob_without_end_is_ended(workspace, monkeypatch):
+    monkeypatch.setattr(tools, "MOST_SECONDS", 1)
+    (workspace / ("a" * 200)).touch()
+    assert run("list_files", glob_pattern="*a" * 20 + "b").startswith("error: not done after 1 s")
+
+
+def test_a_search_keeps_no_more_matches_than_it_can_count(workspace, monkeypatch):
+    (workspace / "a").write_text("x\n" * 1000)
+    monkeypatch.setattr(tools, "MOST_ENTRIES", 50)
+    assert run("search_text", query="x").endswith("(50 matches in 1 files)")
+
+
 # --- the boundary ---
 
-OUTSIDE = ["../outside.txt", "/etc/passwd", "link", "folder_link/outside.txt", "~/x", "src/../../outside.txt", "loop", "dangling"]
+OUTSIDE = ["../outside.txt", "/etc/passwd", "link", "folder_link/outside.txt", "~/x", "src/../../outside.txt", "loop", "dangling", "loop/../folder_link/outside.txt", "loop/../link", "loop/../loop/../folder_link"]
 PROTECTED = [".env", ".ENV", "sub/.ENV.local", ".git/config", ".GIT/hooks/x", "keys/server.pem", "keys/id_rsa.pub", ".env.", ".git /x", "a/.e\u200bnv", ".env:stream", ".ssh/config", "new/.env"]
 
 
@@ -232,6 +257,19 @@ def test_secrets_are_protected_there_or_not(tree, path):
     for name, more in (("read_file", {}), ("list_dir", {}), ("write_file", {"content": "x"}), ("edit_file", {"old": "alpha", "new": "x"})):
         told = run(name, path=path, **more)
         assert told.startswith("error: ") and "protected" in told
+
+
+def test_a_protected_name_is_protected_also_where_it_is_a_link(tree):
+    (tree / ".env").unlink()
+    (tree / ".env").symlink_to("README.md")
+    for path in (".env", str(tree / ".env"), "src/../.env"):
+        assert "protected" in run("read_file", path=path)
+
+
+@pytest.mark.parametrize("path", ["nul", "a/CON", "a\\aux.txt", "com1", "lpt1 .x", "//server/share", "C:x", "a:stream"])
+def test_windows_has_names_that_are_no_files(path):
+    assert re.search(tools.DEVICE, path)
+    assert not re.search(tools.DEVICE, "contents/con-fig/null.txt")
 
 
 def test_lists_and_searches_do_not_show_secrets(tree):
@@ -264,6 +302,19 @@ def test_a_write_makes_its_folders_and_replaces_whole_files(workspace):
     assert run("write_file", path="deep/er/c.txt", content="two").startswith("replaced")
     assert (workspace / "deep/er/c.txt").stat().st_mode & 0o777 == 0o640
     assert sorted(path.name for path in (workspace / "deep/er").iterdir()) == ["c.txt"]
+
+
+def test_a_name_may_be_as_long_as_the_file_system_takes(workspace):
+    assert run("write_file", path="文" * 84, content="x").startswith("created")
+
+
+def test_a_change_in_a_long_file_of_like_lines_is_shown_at_once():
+    before = [f"kind {n % 500}" for n in range(60_000)]
+    after = [*before[:30_000], "changed", *before[30_001:]]
+    started = time.monotonic()
+    shown = tools.difference("f", "\n".join(before), "\n".join(after))
+    assert "@@ -29999,5 +29999,5 @@\n kind 498\n kind 499\n-kind 0\n+changed\n kind 1\n kind 2" in shown
+    assert time.monotonic() - started < 2
 
 
 EDITS = [  # the file, old, new, the file afterwards or the error
@@ -366,6 +417,13 @@ def test_an_allowed_program_is_none_of_the_workspace(workspace, monkeypatch):
     assert run("run_shell", no, command="mine") == run("run_shell", no, command="./mine") == "denied: asked"
 
 
+def test_an_allowed_program_is_no_link_in_the_workspace(workspace, monkeypatch):
+    (workspace / "echo").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", f"{workspace}:{os.environ['PATH']}")
+    monkeypatch.setenv("AGENT_ALLOW", "echo hello")
+    assert run("run_shell", no, command="echo hello") == "denied: asked"
+
+
 # --- commands ---
 
 COMMANDS = [
@@ -396,6 +454,13 @@ def test_long_output_keeps_its_head_and_its_tail(workspace):
     assert told.startswith("1\n2\n")
     assert told.endswith("99999\n100000\n[exit code 0]")
     assert "left out" in told and len(told) < 10_300
+
+
+def test_long_output_is_cut_by_bytes_and_told_once(workspace, monkeypatch):
+    monkeypatch.setenv("AGENT_MAX_CHARS", "400")
+    told = run("run_shell", command="printf '😀%.0s' $(seq 300); echo end")
+    assert told.count("😀") == 99 and told.endswith("😀end\n[exit code 0]")
+    assert "[... 804 bytes left out" in told
 
 
 def test_endless_output_is_capped_and_ended(workspace):
@@ -429,3 +494,11 @@ def test_a_grandchild_in_its_own_session_is_not_waited_for(workspace):
     started = time.monotonic()
     assert run("run_shell", command=f'{sys.executable} -c "{code}"') == "hi\n[exit code 0]"
     assert time.monotonic() - started < 5
+
+
+def test_nobody_reads_on_what_a_grandchild_in_its_own_session_writes(workspace):
+    code = "import subprocess; subprocess.Popen(['yes', '4321.4'], start_new_session=True)"
+    told = run("run_shell", command=f'{sys.executable} -c "{code}"')
+    assert told.endswith("[exit code 0]")
+    time.sleep(0.5)
+    assert not alive("yes 4321.4")
