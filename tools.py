@@ -131,7 +131,7 @@ def checked_arguments(called: Tool, arguments: str | dict) -> dict:
     """The arguments as the function takes them, checked against the schema that the model got."""
     parameters = called.schema["function"]["parameters"]
     properties, required = parameters["properties"], parameters["required"]
-    # Small models follow an example on a line of its own, not advice.
+    # An example on a line of its own: small models follow that, not advice.
     example = json.dumps({"name": called.name, "arguments": dict.fromkeys(required, "...")})
     takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}. As in\n{example}"
     try:
@@ -192,11 +192,9 @@ def is_protected(name: str) -> bool:
 
 def inside(path: str) -> Path:
     """The resolved path of something in the workspace (the working directory), there or not yet.
-
     Raises ToolError for what lies outside (through `..`, an absolute path or a link) and for
     protected names. What stays open: a hard link, and a parent folder that is swapped for a link
-    between this check and the use of the path. Both take a command run in the workspace.
-    """
+    between this check and the use of the path. Both take a command run in the workspace."""
     a_file = "\0" not in path and not (os.name == "nt" and re.search(DEVICE, path))
     require(a_file, f"{path!r} is no path of a file")
     root = Path().resolve()
@@ -220,18 +218,16 @@ def existing(path: str) -> Path:
         return resolved
     names = {file: os.path.basename(file).casefold() for file in itertools.islice(walk(), 20_000)}
     name, known = os.path.basename(path).casefold(), set(names.values())
-    close = [name] if name in known else difflib.get_close_matches(name, [*known], 3, 0.75)
+    close = [name] if name in known else difflib.get_close_matches(name, known, 3, 0.75)
     near = [file for each in close for file in names if names[file] == each][:3]
-    listed = ", ".join([*names][:12])
-    hint = f"Did you mean {' or '.join(near)}?" if near else f"The files are: {listed}"
+    listed = f"The files are: {', '.join([*names][:12])}"
+    hint = f"Did you mean {' or '.join(near)}?" if near else listed
     raise ToolError(f"there is no {path} in the workspace. {hint}")
 
 
 def text_lines(path: Path, errors: str = "replace") -> Iterator[str]:
-    """The lines of a text file; one of more than 100,000 characters comes in pieces, each a line.
-
-    Takes a resolved path. Raises OSError for a link, a pipe, a device, a folder and a binary file.
-    """
+    """The lines of the text file at a resolved path; what is over 100,000 characters counts as more
+    than one. Raises OSError for a link, a pipe, a device, a folder and a binary file."""
     flags = ("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
     descriptor = os.open(path, sum(getattr(os, flag, 0) for flag in flags))
     if os.path.islink(path) or not os.path.isfile(descriptor):  # Windows has no O_NOFOLLOW
@@ -254,9 +250,7 @@ def walk() -> Iterator[str]:
         with contextlib.suppress(OSError), os.scandir(Path(folder).resolve()) as entries:
             some = sorted(itertools.islice(entries, MOST_ENTRIES - seen), key=lambda e: e.name)
             seen += len(some)
-            for entry in some:
-                if entry.name in LEFT_OUT or is_protected(entry.name):
-                    continue
+            for entry in (e for e in some if e.name not in LEFT_OUT and not is_protected(e.name)):
                 if entry.is_dir(follow_symlinks=False) and os.path.realpath(entry) == entry.path:
                     below.append(f"{folder}{entry.name}/")
                 else:
@@ -378,8 +372,7 @@ def search_text(
                     start = max(0, match.start() - 100) if len(text) > 300 else 0
                     matches.append((path, f"{path}:{line}: {text[start : start + 300].strip()}"))
     if matches:
-        files = len({path for path, _ in matches})
-        total = f"{note}{len(matches)} matches in {files} files"
+        total = f"{note}{len(matches)} matches in {len(dict(matches))} files"
         return fit_lines([line for _, line in matches], total)
     if len(searched) == 1:  # small models search for words of the question: show what there is
         begins = read_file(searched[0], 1, 40)
@@ -482,11 +475,9 @@ def allowed_argv(command: str) -> list[str] | None:
     if command in allowed and re.fullmatch(r"[\w@%+=:,./'\" -]+", command):
         with contextlib.suppress(ValueError):  # quotes that do not match
             words = shlex.split(command)
-            program = Path(shutil.which(words[0]) or "")
+            root, program = Path().resolve(), Path(shutil.which(words[0]) or "")
             places = (program.resolve(), program.parent.resolve())  # a link may lie inside
-            if program.is_absolute() and not any(
-                p.is_relative_to(Path().resolve()) for p in places
-            ):
+            if program.is_absolute() and not any(p.is_relative_to(root) for p in places):
                 return [str(program), *words[1:]]
     return None
 
