@@ -74,7 +74,7 @@ def test_a_tool_is_made_of_a_plain_function(monkeypatch):
         """
         return f"{count} {size} {item} {notes} {price} {fast}"
 
-    assert tools.TOOLS == [registry["order"].schema]
+    assert [registry["order"].schema] == tools.TOOLS
     assert registry["order"].schema["function"] == {
         "name": "order",
         "description": "Order something, for somebody.",
@@ -471,7 +471,7 @@ def test_endless_output_is_capped_and_ended(workspace):
 
 
 def alive(command):
-    return subprocess.run(["pgrep", "-f", command], capture_output=True).returncode == 0
+    return subprocess.run(["pgrep", "-f", command], capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(
