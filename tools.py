@@ -1,11 +1,9 @@
 """What the model may do: functions, their JSON schemas, the registry, and the guards.
 
-    python tools.py        print the schemas as the model sees them
-
 The model is not trusted: what it asks for may have been written by whoever wrote a file that it
-read. Here each call is checked, kept inside the workspace (the working directory), bounded in time
-and size, and answered with a text. Nothing is printed and nobody is asked here: `dispatch` is
-handed a function that says yes or no.
+read. Each call is checked, kept inside the workspace (the working directory), bounded in time and
+size, and answered with a text. `dispatch` asks nobody: it is handed a function that says yes or no.
+`python tools.py` prints the schemas as the model sees them.
 
     registry    @tool, the schemas, REGISTRY and TOOLS
     dispatch    the ladder of guards: known, valid, allowed, run, cut to size
@@ -17,8 +15,6 @@ handed a function that says yes or no.
 
 import contextlib
 import difflib
-import fnmatch
-import functools
 import inspect
 import itertools
 import json
@@ -27,16 +23,12 @@ import re
 import shlex
 import shutil
 import signal
-import stat
 import subprocess
 import threading
-import types
-import typing
 import unicodedata
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 # --- registry ------------------------------------------------------------------------------------
 
@@ -47,8 +39,13 @@ class ToolError(Exception):
     """Why a call was not carried out, and what to do next: a sentence for the model."""
 
 
-@dataclass(frozen=True)
-class Tool:
+def require(condition: object, otherwise: str) -> None:
+    """A guard: what the model is told where a condition does not hold."""
+    if not condition:
+        raise ToolError(otherwise)
+
+
+class Tool(NamedTuple):
     """A function that the model may call."""
 
     name: str
@@ -64,32 +61,27 @@ TOOLS: list[dict] = []  # the schemas of REGISTRY, as sent to the model
 
 def tool(function: Callable | None = None, **options: Any) -> Any:
     """Make a tool of a function: its name, the first paragraph of its docstring, its parameters.
-
-    `@tool`, or `@tool(asks=True)` where a person must agree; `asks` and `preview` as in Tool.
-    """
+    `@tool`, or `@tool(asks=True)` where a person must agree; `asks` and `preview` as in Tool."""
     if function is None:
         return lambda decorated: tool(decorated, **options)
-    properties, required = {}, []
-    hints = typing.get_type_hints(function, include_extras=True)
-    for name, parameter in inspect.signature(function).parameters.items():
-        properties[name] = schema_of(hints.get(name, str))
-        if parameter.default is parameter.empty:
-            required.append(name)
-    description = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
+    hints, name = get_type_hints(function, include_extras=True), function.__name__
+    signature = inspect.signature(function).parameters
+    properties = {each: schema_of(hints.get(each, str)) for each in signature}
+    required = [each for each in signature if signature[each].default is inspect.Parameter.empty]
     parameters = {"type": "object", "properties": properties, "required": required}
-    about = {"name": function.__name__, "description": description, "parameters": parameters}
-    made = Tool(function.__name__, function, {"type": "function", "function": about}, **options)
-    REGISTRY[made.name] = made
+    description = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
+    about = {"name": name, "description": description, "parameters": parameters}
+    REGISTRY[name] = Tool(name, function, {"type": "function", "function": about}, **options)
     TOOLS[:] = [each.schema for each in REGISTRY.values()]
     return function
 
 
 def schema_of(hint: Any) -> dict:
     """The schema of one parameter, in plain keywords: some endpoints refuse the others."""
-    kind, inner = typing.get_origin(hint), typing.get_args(hint)
+    kind, inner = get_origin(hint), get_args(hint)
     if kind is Annotated:
         return schema_of(inner[0]) | {"description": inner[1]}
-    if kind in (typing.Union, types.UnionType):  # `| None`: the default says what None means
+    if type(None) in inner:  # `| None`: the default says what None means
         return schema_of(next(each for each in inner if each is not type(None)))
     if kind is Literal:
         return {"type": TYPES[type(inner[0])], "enum": list(inner)}
@@ -100,6 +92,8 @@ def schema_of(hint: Any) -> dict:
 
 # --- dispatch ------------------------------------------------------------------------------------
 
+DEFAULTS = {"AGENT_MAX_CHARS": 10_000, "AGENT_SHELL_TIMEOUT": 120}  # characters, seconds
+FROM_NUMBER: dict = {"string": str, "number": float, "integer": lambda n: n if n % 1 else int(n)}
 Approve = Callable[[Tool, dict], tuple[bool, str]]  # yes or no, and the reason of a no
 
 
@@ -111,85 +105,63 @@ def deny(tool: Tool, arguments: dict) -> tuple[bool, str]:
 def dispatch(
     name: str, arguments: str | dict, approve: Approve = deny, registry: dict[str, Tool] = REGISTRY
 ) -> str:
-    """Run one call and return its result, a text that is never empty.
-
-    Never raises, Ctrl-C aside: what goes wrong begins with "error: " and says what to do next; what
-    was not allowed begins with "denied: ".
-    """
+    """Run one call and return its result, a text that is never empty. Never raises, Ctrl-C aside:
+    what goes wrong is "error: " and what to do next, what was not allowed is "denied: " and why."""
     try:
-        if name not in registry:
-            raise ToolError(f"there is no tool {name!r}. The tools are: {', '.join(registry)}")
+        known = ", ".join(registry)
+        require(name in registry, f"there is no tool {name!r}. The tools are: {known}")
         called = registry[name]
         values = checked_arguments(called, arguments)
-        if called.asks(**values) if callable(called.asks) else called.asks:
-            yes, reason = approve(called, values)
-            if not yes:
-                return f"denied: {reason or 'the user did not allow this call'}"
-        text, most = (
-            str(called.function(**values)) or "(an empty result)",
-            number("AGENT_MAX_CHARS"),
-        )
-        left = len(text) - most
-        return text if left <= 500 else f"{text[:most]}\n[{left} more characters are left out]"
+        asks = called.asks(**values) if callable(called.asks) else called.asks
+        yes, reason = approve(called, values) if asks else (True, "")
+        if not yes:
+            return f"denied: {reason or 'the user did not allow this call'}"
+        text = str(called.function(**values)) or "(an empty result)"
     except ToolError as error:
-        return f"error: {error}"
+        text = f"error: {error}"
     except OSError as error:
-        return f"error: {error.strerror or error}: {error.filename or name}"
-    except Exception as error:  # a tool of the user's may raise anything
-        return f"error: {name} failed: {type(error).__name__}: {error}"
+        text = f"error: {error.strerror or error}: {error.filename or name}"
+    except (Exception, SystemExit) as error:  # a tool of the user's may raise anything
+        text = f"error: {name} failed: {type(error).__name__}: {error}"
+    left = len(text) - (most := number("AGENT_MAX_CHARS"))
+    return text if left <= 500 else f"{text[:most]}\n[{left} more characters are left out]"
 
 
 def checked_arguments(called: Tool, arguments: str | dict) -> dict:
     """The arguments as the function takes them, checked against the schema that the model got."""
     parameters = called.schema["function"]["parameters"]
     properties, required = parameters["properties"], parameters["required"]
-    takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}. As in"
-    takes += as_next(called.name, **dict.fromkeys(required, "..."))
+    # An example on a line of its own: small models follow that, not advice.
+    example = json.dumps({"name": called.name, "arguments": dict.fromkeys(required, "...")})
+    takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}. As in\n{example}"
     try:
         given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError) as error:
         raise ToolError(f"the arguments are not valid JSON ({str(error)[:80]}). {takes}") from None
-    if not isinstance(given, dict):
-        raise ToolError(f"the arguments must be one JSON object. {takes}")
-    if unknown := [key for key in given if key not in properties]:
-        raise ToolError(f"there is no argument {unknown[0]!r}. {takes}")
-    if missing := [key for key in required if given.get(key) is None]:
-        raise ToolError(f"the argument {missing[0]!r} is missing. {takes}")
+    require(isinstance(given, dict), f"the arguments must be one JSON object. {takes}")
+    for key in given:
+        require(key in properties, f"there is no argument {key!r}. {takes}")
+    for key in required:
+        require(given.get(key) is not None, f"the argument {key!r} is missing. {takes}")
     return {k: checked_value(k, v, properties[k]) for k, v in given.items() if v is not None}
-
-
-def as_next(name: str, **arguments: str) -> str:
-    """A call to go on with, on a line of its own: small models follow an example, not advice."""
-    return "\n" + json.dumps({"name": name, "arguments": arguments})
 
 
 def checked_value(name: str, value: Any, schema: dict) -> Any:
     """One argument in the type of its schema. A number written as text is taken, and so on."""
     kind = schema["type"]
-    if kind == "array" and isinstance(value, str):
+    if kind != "string" and isinstance(value, str):
         with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(value)
+            value = json.loads(value if kind == "array" else value.strip().lower())
     if kind == "array" and isinstance(value, list):
         return [checked_value(name, item, schema["items"]) for item in value]
-    if kind == "string" and type(value) in (int, float):
-        value = str(value)
-    elif kind not in ("string", "array") and isinstance(value, str):
-        with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(value.strip().lower())
-    if kind == "integer" and isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if kind == "number" and type(value) is int:
-        value = float(value)
-    if TYPES.get(type(value)) != kind:
-        raise ToolError(f"the argument {name!r} must be of type {kind}")
-    if value not in schema.get("enum", [value]):
-        raise ToolError(f"the argument {name!r} must be one of {schema['enum']}")
-    if isinstance(value, str) and value != value.encode("utf-8", "ignore").decode():
-        raise ToolError(f"the argument {name!r} has a broken character (a lone surrogate)")
+    if kind in FROM_NUMBER and type(value) in (int, float):
+        value = FROM_NUMBER[kind](value)
+    require(TYPES.get(type(value)) == kind, f"the argument {name!r} must be of type {kind}")
+    options = schema.get("enum", [value])
+    require(value in options, f"the argument {name!r} must be one of {options}")
+    whole = str(value).encode("utf-8", "ignore").decode() == str(value)
+    require(whole, f"the argument {name!r} has a broken character (a lone surrogate)")
     return value
-
-
-DEFAULTS = {"AGENT_MAX_CHARS": 10_000, "AGENT_SHELL_TIMEOUT": 120}  # characters, seconds
 
 
 def number(name: str) -> int:
@@ -200,52 +172,43 @@ def number(name: str) -> int:
 
 # --- paths ---------------------------------------------------------------------------------------
 
-PROTECTED = """.git git~* .env .env.* *.pem *.key *.p12 *.pfx *.jks *.keystore *.kdbx id_rsa* id_dsa*
-    id_ecdsa* id_ed25519* .netrc _netrc .npmrc .pypirc .git-credentials .htpasswd .pgpass .ssh .gnupg
-    .aws .harness"""
 LEFT_OUT = """.git .hg .svn .venv venv node_modules __pycache__ .tox .nox .mypy_cache .pytest_cache
     .ruff_cache .harness .idea .cache""".split()
-PROTECTED_NAME = re.compile("|".join(map(fnmatch.translate, PROTECTED.split())))
-MOST_ENTRIES = 200_000  # names that are looked at in one walk
+PROTECTED = r"""(?xs) \.git | git~.* | \.env (\.(?!example\Z).*)? | id_(rsa|dsa|ecdsa|ed25519).*
+    | .*\.(pem|key|p12|pfx|jks|keystore|kdbx) | [._]netrc
+    | \.(npmrc|pypirc|git-credentials|htpasswd|pgpass|ssh|gnupg|aws|harness)"""
+DEVICE = r"(?i)\A[\\/]{2}|:|(\A|[\\/])(con|nul|aux|prn|com\d|lpt\d) *([.\\/]|\Z)"  # of Windows
+GLOB = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
+MOST_ENTRIES = 200_000  # names that one walk looks at, matches that one search finds
 
 
-def workspace() -> Path:
-    """The folder that the file tools stay in: the working directory, which nothing here changes."""
-    return Path.cwd().resolve()
-
-
-@functools.lru_cache(10_000)
 def is_protected(name: str) -> bool:
     """Whether no tool may touch a file or folder of this name. Compared as the laxest file system
     would: no case, no invisible characters, no trailing dots or blanks, no NTFS streams."""
     name = unicodedata.normalize("NFKC", name).casefold()
     name = "".join(char for char in name if unicodedata.category(char) != "Cf")
-    name = name.partition(":")[0].rstrip(". ")
-    return name != ".env.example" and bool(PROTECTED_NAME.match(name))
+    return bool(re.fullmatch(PROTECTED, name.partition(":")[0].rstrip(". ")))
 
 
 def inside(path: str) -> Path:
-    """The resolved path of something in the workspace, there or not yet.
-
+    """The resolved path of something in the workspace (the working directory), there or not yet.
     Raises ToolError for what lies outside (through `..`, an absolute path or a link) and for
-    protected names. What stays open: a parent folder that is swapped for a link between this check
-    and the use of the path. Whoever can do that runs commands in the workspace already.
-    """
-    if "\0" in path or (
-        os.name == "nt" and re.match(r"(?i)[\\/]{2}|.*:|(con|nul|aux|prn)\b", path)
-    ):
-        raise ToolError(f"{path!r} is no path of a file")
-    root = workspace()
-    try:
-        resolved = (root / os.path.expanduser(path)).resolve()
-        relative = resolved.relative_to(root)
-    except (ValueError, OSError, RuntimeError):  # outside; a name too long; a loop of links
-        advice = "Use a path relative to the workspace, such as README.md or '.'."
-        raise ToolError(f"{path[:200]} is outside the workspace. {advice}") from None
-    asked = Path(os.path.normpath(path)).parts if not os.path.isabs(path) else ()
-    if any(is_protected(part) for part in (*relative.parts, *asked)):
-        raise ToolError(f"{path} is protected: no tool may read or write it")
-    return resolved
+    protected names. What stays open: a hard link, and a parent folder that is swapped for a link
+    between this check and the use of the path. Both take a command run in the workspace."""
+    a_file = "\0" not in path and not (os.name == "nt" and re.search(DEVICE, path))
+    require(a_file, f"{path!r} is no path of a file")
+    root = Path().resolve()
+    with contextlib.suppress(ValueError, OSError, RuntimeError):  # outside; a loop of links
+        asked = root / os.path.expanduser(path)
+        resolved = asked.resolve()
+        names = resolved.relative_to(root).parts + Path(os.path.relpath(asked, root)).parts
+        secret = any(map(is_protected, names))
+        require(not secret, f"{path} is protected: no tool may read or write it")
+        # After a loop of links nothing is resolved: `loop/../link/x` still goes through a link.
+        if not any(map(os.path.islink, (resolved, *resolved.parents))):
+            return resolved
+    advice = "Use a path relative to the workspace, such as README.md or '.'."
+    raise ToolError(f"{path[:200]} is outside the workspace. {advice}")
 
 
 def existing(path: str) -> Path:
@@ -253,85 +216,90 @@ def existing(path: str) -> Path:
     resolved = inside(path)
     if resolved.exists():
         return resolved
-    files, by_name = list(itertools.islice(walk(), 20_000)), dict[str, list[str]]()
-    for file in reversed(files):
-        by_name.setdefault(file.rpartition("/")[2].casefold(), []).insert(0, file)
-    name = os.path.basename(path).casefold()
-    close = [name] if name in by_name else difflib.get_close_matches(name, by_name, 3, 0.75)
-    near = [file for each in close for file in by_name[each]][:3]
-    hint = (
-        f"Did you mean {' or '.join(near)}?" if near else f"The files are: {', '.join(files[:12])}"
-    )
+    names = {file: os.path.basename(file).casefold() for file in itertools.islice(walk(), 20_000)}
+    name, known = os.path.basename(path).casefold(), set(names.values())
+    close = [name] if name in known else difflib.get_close_matches(name, known, 3, 0.75)
+    near = [file for each in close for file in names if names[file] == each][:3]
+    listed = f"The files are: {', '.join([*names][:12])}"
+    hint = f"Did you mean {' or '.join(near)}?" if near else listed
     raise ToolError(f"there is no {path} in the workspace. {hint}")
 
 
-def open_regular(path: Path) -> IO[bytes]:
-    """Open a resolved path for reading: no link at its end, no pipe, no device, no folder."""
+def text_lines(path: Path, errors: str = "replace") -> Iterator[str]:
+    """The lines of the text file at a resolved path; what is over 100,000 characters counts as more
+    than one. Raises OSError for a link, a pipe, a device, a folder and a binary file."""
     flags = ("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
     descriptor = os.open(path, sum(getattr(os, flag, 0) for flag in flags))
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    if os.path.islink(path) or not os.path.isfile(descriptor):  # Windows has no O_NOFOLLOW
         os.close(descriptor)
         raise OSError(0, "not a regular file", path.name)
-    return os.fdopen(descriptor, "rb")
+    with open(descriptor, encoding="utf-8", errors=errors, newline="\n") as file:
+        if errors == "replace" and "\0" in file.read(4096):
+            raise OSError(0, "a binary file, which cannot be shown", path.name)
+        file.seek(0)
+        while line := file.readline(100_000):
+            yield line
 
 
 def walk() -> Iterator[str]:
-    """The files of the workspace, folder by folder in order, as relative paths with `/`.
-
-    Leaves out LEFT_OUT and protected names, does not go through linked folders, and ends after
-    MOST_ENTRIES names.
-    """
-    root, seen, folders = workspace(), 0, [""]
+    """The files of the workspace, folder by folder in order, as relative paths with `/`: none that
+    is LEFT_OUT or protected, none behind a link or a junction, none after MOST_ENTRIES names."""
+    seen, folders = 0, [""]
     while folders:
         folder, below = folders.pop(), []
-        with contextlib.suppress(OSError), os.scandir(root / folder) as entries:
-            some = itertools.islice(entries, MOST_ENTRIES - seen)
-            for entry in sorted(some, key=lambda entry: entry.name):
-                seen += 1
-                if entry.name in LEFT_OUT or is_protected(entry.name):
-                    continue
-                if entry.is_dir(follow_symlinks=False):
+        with contextlib.suppress(OSError), os.scandir(Path(folder).resolve()) as entries:
+            some = sorted(itertools.islice(entries, MOST_ENTRIES - seen), key=lambda e: e.name)
+            seen += len(some)
+            for entry in (e for e in some if e.name not in LEFT_OUT and not is_protected(e.name)):
+                if entry.is_dir(follow_symlinks=False) and os.path.realpath(entry) == entry.path:
                     below.append(f"{folder}{entry.name}/")
                 else:
                     yield folder + entry.name
         folders += reversed(below)
 
 
-GLOB = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
-
-
 def glob_regex(pattern: str) -> re.Pattern:
-    """A glob as a regular expression: `*`, `?`, `[...]`, `{a,b}`, and `**` for any folders.
-
-    Without a slash it is looked for in every folder, as in .gitignore; a folder means all in it.
-    """
-    pattern = pattern.removeprefix("./").removeprefix("/") or "*"
-    if pattern and inside(pattern).is_dir():
+    """A glob as a regular expression: `*`, `?`, `[...]`, `{a,b}`, and `**` for any folders. Without
+    a slash it is looked for in every folder, as in .gitignore; a folder means all in it."""
+    pattern = re.sub(r"\A(\.?/)+|\A\.\Z", "", pattern) or "*"
+    if inside(pattern).is_dir():
         pattern = pattern.rstrip("/") + "/**"
-    pattern = pattern if "/" in pattern else "**/" + pattern
-
-    def as_regex(match: re.Match) -> str:
-        token = match[0]
-        if token[0] == "[" and len(token) > 1:
-            return re.sub(r"\A\[!", "[^", token.replace("\\", r"\\"))
-        known = token in GLOB and (token not in "{,}" or "{" in pattern)
-        return GLOB[token] if known else re.escape(token)
-
+    elif "/" not in pattern:
+        pattern = "**/" + pattern
+    known = GLOB if "{" in pattern else {**GLOB, ",": ","}
+    tokens = re.findall(r"(?s)\*\*/|\*\*|\[\^?.[^\]]*\]|.", pattern.replace("[!", "[^"))
+    parts = (known.get(each) or (each if len(each) > 1 else re.escape(each)) for each in tokens)
     try:
-        return re.compile(re.sub(r"(?s)\*\*/|\*\*|\[!?.[^\]]*\]|.", as_regex, pattern) + r"\Z")
+        return re.compile("".join(parts) + r"\Z")
     except re.error as error:
         raise ToolError(f"the glob pattern {pattern!r} is not valid: {error}") from None
 
 
 # --- reading -------------------------------------------------------------------------------------
 
+MOST_SECONDS = 60
+
+
+@contextlib.contextmanager
+def time_limit() -> Iterator[None]:
+    """End what runs inside after MOST_SECONDS: a pattern or a huge file can take for ever. There is
+    no limit where the system has no alarm (Windows) and off the main thread."""
+
+    def stop(*_: Any) -> None:
+        raise ToolError(f"not done after {MOST_SECONDS} s, use a simpler query or fewer files")
+
+    with contextlib.ExitStack() as after:
+        if hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread():
+            after.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, stop))
+            after.callback(signal.setitimer, signal.ITIMER_REAL, 0)
+            signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
+        yield
+
 
 def fit_lines(lines: list[str], total: str) -> str:
     """The total, and as many lines as a result may hold."""
-    sizes = itertools.accumulate(len(line) + 1 for line in lines)
-    shown = sum(
-        1 for _ in itertools.takewhile(lambda size: size < number("AGENT_MAX_CHARS"), sizes)
-    )
+    sizes, room = itertools.accumulate(len(line) + 1 for line in lines), number("AGENT_MAX_CHARS")
+    shown = sum(size < room for size in sizes)
     left = f", {len(lines) - shown} of them not shown: ask for less" if shown < len(lines) else ""
     return "\n".join([*lines[:shown], f"({total}{left})"])
 
@@ -340,8 +308,7 @@ def fit_lines(lines: list[str], total: str) -> str:
 def list_dir(path: Annotated[str, "Folder."] = ".") -> str:
     """List the files and folders in one folder."""
     folder = existing(path)
-    if not folder.is_dir():
-        raise ToolError(f"{path} is a file: use read_file")
+    require(folder.is_dir(), f"{path} is a file: use read_file")
     with os.scandir(folder) as entries:
         shown = (e for e in itertools.islice(entries, MOST_ENTRIES) if not is_protected(e.name))
         names = sorted(e.name + "/" * os.path.isdir(e.path) for e in shown)
@@ -350,107 +317,67 @@ def list_dir(path: Annotated[str, "Folder."] = ".") -> str:
 
 
 @tool
+@time_limit()
 def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "**/*") -> str:
     """Find files by name, in all folders."""
     wanted = glob_regex(glob_pattern)
     files = [path for path in walk() if wanted.match(path)]
     if not files:
         return f"no files match {glob_pattern}"
-    return fit_lines(files, f"{len(files)} files; to see what one holds:") + as_next(
-        "read_file", path=files[0]
-    )
-
-
-def numbered_lines(path: Path, first: int = 1) -> Iterator[tuple[int, str]]:
-    """The lines of a text file from `first` on, each with its number; a line of more than 100,000
-    bytes comes in pieces. Raises OSError where the file is not text."""
-    with open_regular(path) as file:
-        if b"\0" in file.read(4096):
-            raise OSError(0, "a binary file, which cannot be shown", path.name)
-        file.seek(0)
-        line = 1
-        while raw := file.readline(100_000):
-            if line >= first:
-                yield line, raw.decode("utf-8", "replace")
-            line += raw.endswith(b"\n")
+    example = json.dumps({"name": "read_file", "arguments": {"path": files[0]}})
+    return fit_lines(files, f"{len(files)} files; to see what one holds:") + "\n" + example
 
 
 @tool
+@time_limit()
 def read_file(
     path: Annotated[str, "File."],
     start_line: Annotated[int, "Leave out for the whole file."] = 1,
     end_line: Annotated[int | None, "Leave out for the whole file."] = None,
 ) -> str:
     """Read a text file."""
-    resolved, first, text = existing(path), max(1, start_line), ""
-    if resolved.is_dir():
-        raise ToolError(f"{path} is a folder: use list_dir")
-    room = number("AGENT_MAX_CHARS")
-    for line, piece in numbered_lines(resolved, first):
-        if end_line and line > end_line:
-            break
+    resolved, text, room = existing(path), "", number("AGENT_MAX_CHARS")
+    require(not resolved.is_dir(), f"{path} is a folder: use list_dir")
+    numbered, last = enumerate(text_lines(resolved), 1), max(0, end_line or 0) or None
+    for line, piece in itertools.islice(numbered, max(0, start_line - 1), last):
         if len(text) + len(piece) > room and text:
             return f"{text}[this is not all: go on with start_line={line}]"
         if len(piece) > room:
             return f"{piece[:room]}\n[line {line} goes on, but is longer than a result may be]"
         text += piece
     if not text:
-        lines = sum(1 for _ in numbered_lines(resolved))
+        lines = sum(1 for _ in text_lines(resolved))
         return f"(no such lines: the file has {lines})" if lines else "(the file is empty)"
     return text.removeprefix("\ufeff")
 
 
 @tool
+@time_limit()
 def search_text(
     query: Annotated[str, "Text or regular expression."],
     glob_pattern: Annotated[str | None, "Only in these files, for example *.py"] = None,
 ) -> str:
     """Search the contents of all files. Gives file:line: text."""
-    try:
+    pattern = re.compile(re.escape(query))
+    with contextlib.suppress(re.error, RecursionError, OverflowError):  # else it is plain text
         pattern = re.compile(query)
-    except (re.error, RecursionError, OverflowError):
-        pattern = re.compile(re.escape(query))
-    wanted, root = glob_regex(glob_pattern or "*"), workspace()
-    matches: list[str] = []
-    files, paths = 0, list(walk())
+    wanted, paths = glob_regex(glob_pattern or "*"), list(walk())
     searched = [path for path in paths if wanted.match(path)]
     note = "" if searched else f"no files match {glob_pattern}; in all the others: "
-    with time_limit(60):
-        for path in searched or paths:
-            before = len(matches)
-            with contextlib.suppress(OSError):
-                for line, text in numbered_lines(root / path):
-                    if match := pattern.search(text.rstrip("\r\n")):
-                        start = max(0, match.start() - 100) if len(text) > 300 else 0
-                        matches.append(f"{path}:{line}: {text[start : start + 300].strip()}")
-            files += len(matches) > before
+    matches: list[tuple[str, str]] = []
+    for path in searched or paths:
+        with contextlib.suppress(OSError):  # no text
+            for line, text in enumerate(text_lines(Path(path)), 1):
+                if len(matches) < MOST_ENTRIES and (match := pattern.search(text.rstrip("\r\n"))):
+                    start = max(0, match.start() - 100) if len(text) > 300 else 0
+                    matches.append((path, f"{path}:{line}: {text[start : start + 300].strip()}"))
     if matches:
-        return fit_lines(matches, f"{note}{len(matches)} matches in {files} files")
+        total = f"{note}{len(matches)} matches in {len(dict(matches))} files"
+        return fit_lines([line for _, line in matches], total)
     if len(searched) == 1:  # small models search for words of the question: show what there is
-        return (
-            f"no matches for {query} in {searched[0]}. It begins:\n{read_file(searched[0], 1, 40)}"
-        )
+        begins = read_file(searched[0], 1, 40)
+        return f"no matches for {query} in {searched[0]}. It begins:\n{begins}"
     return f"{note}no matches for {query}. Use fewer words."
-
-
-@contextlib.contextmanager
-def time_limit(seconds: int) -> Iterator[None]:
-    """End what runs inside: a regular expression can take for ever. There is no limit where the
-    system has no alarm (Windows) and off the main thread."""
-    if not hasattr(signal, "setitimer") or threading.current_thread() != threading.main_thread():
-        yield
-        return
-
-    def stop(*_: Any) -> None:
-        raise ToolError(f"not done after {seconds} s, use a simpler query or fewer files")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -462,28 +389,23 @@ def old_text(path: Path) -> str:
     """What a file holds, to the letter; nothing where there is none."""
     if not path.exists():
         return ""
-    with open_regular(path) as file:
-        data = file.read(LARGEST_EDIT + 1)
-    if len(data) > LARGEST_EDIT:
-        raise ToolError(f"{path.name} is too large to edit")
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise ToolError(f"{path.name} is no UTF-8 text") from None
+    require(path.stat().st_size <= LARGEST_EDIT, f"{path.name} is too large to edit")
+    with contextlib.suppress(UnicodeDecodeError):
+        return "".join(text_lines(path, errors="strict"))
+    raise ToolError(f"{path.name} is no UTF-8 text")
 
 
 def replace_file(path: Path, text: str) -> None:
     """Write a whole file in one step: after a crash or on a full disk the old one is there."""
-    if path.exists() and not path.is_file():
-        raise OSError(0, "not a regular file", path.name)
-    if path.exists() and not os.access(path, os.W_OK):
-        raise ToolError(f"{path.name} is read-only")
+    there = path.exists()
+    require(not there or path.is_file(), f"not a regular file: {path.name}")
+    require(not there or os.access(path, os.W_OK), f"{path.name} is read-only")
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{path.name[:200]}.{os.getpid()}.tmp")
+    new = path.with_name(f".{os.getpid()}.tmp")
     try:
         with open(new, "xb") as file:  # not where something is, a link neither
             file.write(text.encode())
-        if path.exists():
+        if there:
             shutil.copymode(path, new)
         os.replace(new, path)
     finally:
@@ -492,9 +414,12 @@ def replace_file(path: Path, text: str) -> None:
 
 def difference(path: str, before: str, after: str) -> str:
     """What changes, as a unified diff."""
-    lines = difflib.unified_diff(
-        before.splitlines(), after.splitlines(), path, path, lineterm="", n=2
-    )
+    old, new = before.splitlines(), after.splitlines()
+    for end in ("head", "tail"):  # long files of like lines take difflib minutes: make them unique
+        same = len(os.path.commonprefix([old, new])[:-2])
+        old[:same] = new[:same] = [f"{end} {line}" for line in range(same)]
+        old, new = old[::-1], new[::-1]
+    lines = difflib.unified_diff(old, new, path, path, lineterm="", n=2)
     return "\n".join(lines) or "(no change in the lines)"
 
 
@@ -503,11 +428,9 @@ def edited(path: str, old: str, new: str) -> tuple[str, str]:
     text = old_text(existing(path))
     if "\r\n" in text and old not in text:
         old, new = (re.sub(r"\r?\n", "\r\n", each) for each in (old, new))
-    if not old or old == new:
-        raise ToolError("`old` is empty or the same as `new`: nothing to change")
+    require(old not in ("", new), "`old` is empty or the same as `new`: nothing to change")
     count = text.count(old)
-    if count > 1:
-        raise ToolError(f"`old` occurs {count} times in {path}. Add more of the lines around it.")
+    require(count < 2, f"`old` occurs {count} times in {path}. Add more of the lines around it.")
     if not count:
         near = difflib.get_close_matches(old.split("\n")[0], text.splitlines(), 1, 0.6)
         hint = f"The nearest line is {near[0]!r}" if near else "read_file shows what it holds"
@@ -538,28 +461,25 @@ def write_file(path: Annotated[str, "File."], content: Annotated[str, "The whole
 
 # --- commands ------------------------------------------------------------------------------------
 
-PASSED_ON = """PATH HOME LANG LANGUAGE TERM TMPDIR TZ USER LOGNAME SHELL VIRTUAL_ENV SYSTEMROOT WINDIR
-    COMSPEC PATHEXT TEMP TMP USERPROFILE APPDATA LOCALAPPDATA PROGRAMDATA PROGRAMFILES""".split()
+PASSED_ON = """PATH HOME LANG LANGUAGE TERM TMPDIR TZ USER LOGNAME SHELL VIRTUAL_ENV TEMP TMP
+    PATHEXT SYSTEMROOT WINDIR COMSPEC USERPROFILE APPDATA LOCALAPPDATA PROGRAMDATA
+    PROGRAMFILES""".split()
 NO_PAGER = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
+PIPES: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
 
 
 def allowed_argv(command: str) -> list[str] | None:
-    """The words of a command that AGENT_ALLOW names to the letter; None where it does not.
-
-    It runs without a shell, so it must have no shell features in it, and its program must be found
-    at an absolute path outside the workspace.
-    """
+    """The words of a command that AGENT_ALLOW names to the letter; None where it does not. It runs
+    without a shell, so has no shell features in it; its program is found outside the workspace."""
     allowed = [line.strip() for line in os.environ.get("AGENT_ALLOW", "").split("\n")]
-    if command not in allowed or not re.fullmatch(r"[\w@%+:,./'\" -][\w@%+=:,./'\" -]*", command):
-        return None
-    try:
-        words = shlex.split(command)
-    except ValueError:
-        return None
-    program = shutil.which(words[0]) if words and "=" not in words[0] else None
-    if not program or not os.path.isabs(program) or workspace() in Path(program).resolve().parents:
-        return None
-    return [program, *words[1:]]
+    if command in allowed and re.fullmatch(r"[\w@%+=:,./'\" -]+", command):
+        with contextlib.suppress(ValueError):  # quotes that do not match
+            words = shlex.split(command)
+            root, program = Path().resolve(), Path(shutil.which(words[0]) or "")
+            places = (program.resolve(), program.parent.resolve())  # a link may lie inside
+            if program.is_absolute() and not any(p.is_relative_to(root) for p in places):
+                return [str(program), *words[1:]]
+    return None
 
 
 @tool(asks=lambda command, timeout=None: allowed_argv(command) is None)
@@ -570,63 +490,50 @@ def run_shell(
     usual = number("AGENT_SHELL_TIMEOUT")
     seconds = max(1, min(timeout or usual, max(600, usual)))
     argv = allowed_argv(command)
-    passed = {k: v for k, v in os.environ.items() if k.upper() in PASSED_ON or k.startswith("LC_")}
-    process = subprocess.Popen(
-        argv or command,
-        shell=argv is None,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=passed | NO_PAGER,  # the rest may be keys
-        start_new_session=True,  # where there are sessions: the group is ended as one
-    )
-    output = Output(number("AGENT_MAX_CHARS"))
-    reader = threading.Thread(target=output.read, args=(process.stdout,), daemon=True)
-    reader.start()
+    # The rest of the environment may be keys; in a session of its own, a group is ended as one.
+    passed = {k: v for k, v in os.environ.items() if k.upper() in PASSED_ON or k[:3] == "LC_"}
+    options = PIPES | {"env": passed | NO_PAGER, "start_new_session": True}
+    process = subprocess.Popen(argv or command, shell=argv is None, **options)
     try:
+        output = Output(process.stdout, number("AGENT_MAX_CHARS"))
         end = f"exit code {process.wait(seconds)}"
     except subprocess.TimeoutExpired:
         end = f"timed out after {seconds} s and was ended: give it more time, or less to do"
-    finally:  # also on Ctrl-C
-        end_group(process)
-    reader.join(2)  # a grandchild in a session of its own may keep the pipe: that is not waited for
+    finally:  # also on Ctrl-C; what has moved to a session of its own lives on
+        if os.name == "nt":
+            kill = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
+            subprocess.run(kill, capture_output=True, timeout=10, check=False)
+        else:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        process.wait(5)
     return f"{output.text()}\n[{end}]"
 
 
-def end_group(process: subprocess.Popen) -> None:
-    """End a command and all that it started."""
-    if os.name == "nt":
-        kill = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
-        subprocess.run(kill, capture_output=True, timeout=10, check=False)
-    else:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    process.wait(5)
+class Output(threading.Thread):
+    """What a command writes, capped while it is read: `room` bytes of its head and of its tail."""
 
+    def __init__(self, pipe: Any, room: int) -> None:
+        super().__init__(daemon=True)
+        self.pipe, self.room, self.kept, self.total, self.wanted = pipe, room, bytearray(), 0, True
+        self.start()
 
-class Output:
-    """What a command writes, capped while it is read: its head and its tail."""
-
-    def __init__(self, room: int) -> None:
-        self.room, self.total, self.head, self.tail = room, 0, b"", b""
-
-    def read(self, pipe: IO[bytes]) -> None:
-        """Read to the end of the pipe, in a thread of its own."""
-        while block := os.read(pipe.fileno(), 65_536):
-            take = max(0, self.room - len(self.head))
-            self.head += block[:take]
-            self.tail = (self.tail + block[take:])[-self.room :]
-            self.total += len(block)
+    def run(self) -> None:
+        with self.pipe:
+            while self.wanted and (block := os.read(self.pipe.fileno(), 65_536)):
+                self.kept += block
+                self.total += len(block)
+                del self.kept[self.room : -self.room]
 
     def text(self) -> str:
-        """At most `room` characters of it, with a count of what is left out in the middle."""
-        text = (self.head + self.tail).decode("utf-8", "replace").rstrip()
-        left, half = self.total - self.room, self.room // 2
-        if left <= 0:
-            return text or "(no output)"
-        return (
-            f"{text[:half]}\n[... {left} bytes left out: send them to a file ...]\n{text[-half:]}"
-        )
+        """At most `room` bytes of it, with a count of what is left out in the middle."""
+        self.join(2)  # a grandchild in its own session may keep the pipe: that is not waited for
+        self.wanted = False
+        kept, left, half = bytes(self.kept), self.total - self.room, self.room // 2
+        if left > 0:
+            note = f"\n[... {left} bytes left out: send them to a file ...]\n"
+            kept = kept[:half] + note.encode() + kept[-half:]
+        return kept.decode("utf-8", "replace").rstrip() or "(no output)"
 
 
 if __name__ == "__main__":
