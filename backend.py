@@ -13,6 +13,7 @@ no provider's habit. What a call does is no matter of this file: it knows tools 
     text        reasoning, surrogates, control characters
 """
 
+import codecs
 import contextlib
 import email.utils
 import functools
@@ -21,7 +22,6 @@ import json
 import os
 import re
 import secrets
-import string
 import sys
 import time
 import unicodedata
@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 # --- settings ------------------------------------------------------------------------------------
 
@@ -81,19 +81,16 @@ class Endpoint:
     model: str = ""
     temperature: float | None = None  # None: not sent
     refused: set[str] = field(default_factory=set)  # parameters that it does not take
-    _client: Any = None
 
-    @property
+    @functools.cached_property
     def client(self) -> Any:
         """The SDK's client, one for the whole run. This machine is not asked through a proxy."""
-        if self._client is None:
-            import openai  # noqa: PLC0415  (takes most of a second)
+        import openai  # noqa: PLC0415  (takes most of a second)
 
-            http = openai.DefaultHttpxClient(trust_env=not LOOPBACK.match(self.url))
-            wait = openai.Timeout(600, connect=10)  # a local model may be silent for minutes
-            client = openai.OpenAI(api_key=self.key, base_url=self.url, http_client=http)
-            self._client = client.with_options(timeout=wait, max_retries=0)
-        return self._client
+        http = openai.DefaultHttpxClient(trust_env=not LOOPBACK.match(self.url))
+        client = openai.OpenAI(api_key=self.key, base_url=self.url, http_client=http)
+        wait = openai.Timeout(600, connect=10)  # a local model may be silent for minutes
+        return client.with_options(timeout=wait, max_retries=0)
 
     def models(self, timeout: float = 20) -> list[str]:
         """The ids that GET /v1/models names. Raises BackendError."""
@@ -102,11 +99,6 @@ class Endpoint:
             return [str(item["id"]) for item in body["data"]]
         except Exception as error:  # anything may come back
             raise explain(error, self) from error
-
-    def failure(self, text: str, kind: str = "fatal", wait: float | None = None) -> "BackendError":
-        """A BackendError that names the URL, has one line, and does not hold the key."""
-        line = " ".join(text.split()).replace(self.key, "[key]")
-        return BackendError(f"{self.url}: {line[:500]}", kind, wait)
 
 
 def setting(name: str) -> str:
@@ -133,29 +125,24 @@ def connect(name: str | None = None, model: str | None = None, url: str | None =
     load_settings()
     url = clean_url(url or setting("OPENAI_BASE_URL"))
     keyed = (b.name for b in BACKENDS.values() if b.key and setting(b.key))
-    name = (
-        name
-        or setting("AGENT_BACKEND")
-        or ("openai" if url else next(keyed, None) or local_server())
-    )
+    name = name or setting("AGENT_BACKEND") or (url and "openai") or next(keyed, "")
+    name = name or local_server()
     if name not in BACKENDS:
-        known = f"unknown backend {name!r}: it can be {', '.join(BACKENDS)}"
-        raise SettingsError(known if name else WAYS_TO_GO_ON)
-    backend, temperature = BACKENDS[name], setting("AGENT_TEMPERATURE")
+        raise SettingsError(f"unknown backend {name!r}: it can be {', '.join(BACKENDS)}")
+    backend = BACKENDS[name]
     key = setting(backend.key) if backend.key else ""
     if backend.key and not key and not LOOPBACK.match(url):
         raise SettingsError(f"{name} needs a key: set {backend.key}, best in .env")
     if re.search(r"[^!-~]", key):
         raise SettingsError(f"{backend.key} has a character that no key has: copy it again")
     endpoint = Endpoint(backend, url or backend.url, key or "no-key")
-    try:  # small models wander, so the local servers get 0
-        endpoint.temperature = float(temperature) if temperature else None if backend.key else 0.0
+    temperature = setting("AGENT_TEMPERATURE") or ("" if backend.key else "0")  # small ones wander
+    try:
+        endpoint.temperature = float(temperature) if temperature else None
     except ValueError:
         raise SettingsError(f"AGENT_TEMPERATURE={temperature} is no number") from None
-    endpoint.model = model or setting("AGENT_MODEL")
-    if not endpoint.model and endpoint.url == backend.url:
-        endpoint.model = backend.model or ""
-    endpoint.model = endpoint.model or next(iter(endpoint.models()), "")
+    usual = backend.model if endpoint.url == backend.url else None
+    endpoint.model = model or setting("AGENT_MODEL") or usual or next(iter(endpoint.models()), "")
     if not endpoint.model:
         raise SettingsError(
             f"no model is named (--model, AGENT_MODEL), and {endpoint.url} has none"
@@ -163,13 +150,13 @@ def connect(name: str | None = None, model: str | None = None, url: str | None =
     return endpoint
 
 
-def local_server() -> str | None:
+def local_server() -> str:
     """The first local server of the table that answers on its usual port and has a model."""
     for backend in BACKENDS.values():
         with contextlib.suppress(BackendError):
             if not backend.key and Endpoint(backend, backend.url).models(timeout=1):
                 return backend.name
-    return None
+    raise SettingsError(WAYS_TO_GO_ON)
 
 
 def clean_url(url: str) -> str:
@@ -236,7 +223,7 @@ def chat(
     endpoint, failures = backend or connect(), Counter[str]()
     request = {
         "model": endpoint.model,
-        "messages": [m | {"content": whole_characters(m["content"])} for m in messages],
+        "messages": messages,
         "tools": tools or None,
         "tool_choice": tool_choice if tools else None,
         "stream": stream or None,
@@ -246,7 +233,6 @@ def chat(
     while True:
         refused = endpoint.refused
         sent = {k: v for k, v in request.items() if v is not None and k not in refused}
-        watch("request", sent)
         try:
             return exchange(endpoint, sent, watch)
         except BackendError as error:
@@ -261,22 +247,23 @@ def chat(
 def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
     """One request and its reply. Whatever the SDK raises leaves here as a BackendError."""
     names = [tool["function"]["name"] for tool in request.get("tools", [])]
-
-    def chunks(body: Iterable[bytes]) -> Iterator[dict]:
-        """An error may come with status 200, or in the middle of a stream."""
-        for chunk in read_chunks(body):
-            watch("chunk", chunk)
-            inner = chunk[0] if isinstance(chunk, list) and len(chunk) == 1 else chunk
-            if not isinstance(inner, dict):
-                raise endpoint.failure(f"this is no chat completion: {json.dumps(chunk)[:80]}")
-            if inner.get("error") or (not inner.get("choices") and error_fields(inner)[0]):
-                raise explain(inner, endpoint, request)
-            yield inner
-
+    whole, shown = {}, 0
     try:
+        request = sendable(request)
+        watch("request", request)
         create = endpoint.client.chat.completions.with_streaming_response.create
         with create(**request) as response:
-            whole = assemble(chunks(response.iter_bytes()), bool(names), watch)
+            for chunk in read_chunks(response.iter_bytes()):  # a plain reply is one chunk
+                watch("chunk", chunk)
+                if not isinstance(chunk, dict):
+                    raise ValueError(f"this is no chat completion: {json.dumps(chunk)}")
+                if chunk.get("error") or (not chunk.get("choices") and error_fields(chunk)[0]):
+                    raise explain(chunk, endpoint, request)  # with status 200, or in mid-stream
+                whole = merged(whole, chunk)
+                text = certain_text(whole, bool(names))
+                if len(text) > shown:
+                    watch("text", text[shown:])
+                    shown = len(text)
         return clean_reply(whole, names, endpoint.backend.returns)
     except Exception as error:  # the SDK lets httpx, JSON, URL and encoding errors through
         raise explain(error, endpoint, request) from error
@@ -323,13 +310,16 @@ SettingsError = functools.partial(BackendError, kind="settings")
 
 
 def explain(error: Any, endpoint: Endpoint, request: Iterable[str] = ()) -> BackendError:
-    """Whatever was raised, or an error object that came as a reply, as a BackendError."""
+    """Whatever was raised, or an error object that came as a reply, as a BackendError.
+
+    It names the URL and does not hold the key.
+    """
     if isinstance(error, BackendError):
         return error
     status, headers, title = getattr(error, "status_code", None), {}, type(error).__name__
     if isinstance(error, dict):
         message, codes = error_fields(error)
-        status = int((re.findall(r"\b[45]\d\d\b", codes) or "0")[0]) or None
+        status = int((re.findall(r"\b[45]\d\d\b", codes) or "0")[0])
         codes, title = f"{codes} error object", "error"
     elif status:
         (message, codes), headers = error_fields(error.response.text), error.response.headers
@@ -340,40 +330,40 @@ def explain(error: Any, endpoint: Endpoint, request: Iterable[str] = ()) -> Back
         codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
         message = str(chain[-1])
     said, text = f"{codes} {message}", f"{status or title}: {message or codes or 'no reason given'}"
-    for name in OPTIONAL:
-        if status in (400, 404, 422) and name in request and re.search(rf"\b{name}\b", said):
-            endpoint.refused.add(name)
-            return endpoint.failure(f"{text} (left out from now on)", "parameter", 0)
-    rules = (r for r in RULES if status in r[0] or re.search(r[1], said, re.I))
-    _, _, kind, hint = next(rules, ((), "", "fatal", ""))
+    fitting = (rule for rule in RULES if status in rule[0] or re.search(rule[1], said, re.I))
+    _, _, kind, hint = next(fitting, ((), "", "fatal", ""))
     wait = retry_after(headers) if kind == "transient" else None
     if wait is not None and wait > 60:
         kind, hint = "fatal", f"it asks to wait {wait:.0f} s: try again later"
+    unwanted = {name for name in OPTIONAL if name in request and re.search(rf"\b{name}\b", said)}
+    if unwanted and status in (400, 404, 422):
+        endpoint.refused |= unwanted
+        kind, hint, wait = "parameter", "left out from now on", 0
     hint = hint.format(**endpoint.backend._asdict() | {"model": endpoint.model})
-    return endpoint.failure(f"{text} ({hint})" if hint else text, kind, wait)
+    line = " ".join(f"{text} ({hint})".removesuffix(" ()").split()).replace(endpoint.key, "[key]")
+    return BackendError(f"{endpoint.url}: {line[:500]}", kind, wait)
 
 
 def error_fields(body: Any) -> tuple[str, str]:
     """The message and the codes of an error body, in any of the shapes that are about."""
-    if isinstance(body, str):
-        if re.match(r"\s*<(html|!doctype|head|body)", body, re.I):
-            title = re.search(r"<title>(.*?)</title>", body, re.I | re.S)
-            return f"a page of HTML{f' ({title[1]})' if title else ''}", ""
-        try:
-            body = json.loads(body)
-        except (ValueError, RecursionError):
-            return body, ""
-    while isinstance(body, list) and body:  # Gemini
-        body = body[0]
-    if not isinstance(body, dict):
-        return str(body or ""), ""
-    codes = " ".join(str(body[key]) for key in ("code", "type", "status") if body.get(key))
-    raw = body["metadata"].get("raw") if isinstance(body.get("metadata"), dict) else None
-    for key in ("error", "message", "detail", "errors", "msg"):
-        if body.get(key):
-            message, more = error_fields(body[key])
-            return f"{message} ({raw})" if raw else message, f"{codes} {more}".strip()
-    return str(raw or ""), codes
+    codes, raw = [], ""
+    for _ in range(9):  # steps inwards; a hostile body has thousands
+        if isinstance(body, str):
+            with contextlib.suppress(ValueError, RecursionError):
+                body = json.loads(body)
+        if isinstance(body, list):  # Gemini
+            body = body[0] if body else ""
+        if isinstance(body, dict):
+            found = (body.get(key) for key in ("code", "type", "status"))
+            codes += [str(code) for code in found if code and isinstance(code, (str, int))]
+            raw = raw or text_of(as_dict(body.get("metadata")).get("raw"))  # OpenRouter
+            inner = (body.get(key) for key in ("error", "message", "detail", "errors", "msg"))
+            body = next(filter(None, inner), "")
+    message = str(body or "") if isinstance(body, (str, int, float)) else ""
+    if re.match(r"\s*<(html|!doctype|head|body)", message, re.I):
+        title = re.search(r"<title>(.*?)</title>", message, re.I | re.S)
+        message = f"a page of HTML{f' ({title[1]})' if title else ''}"
+    return f"{message} ({raw})" if message and raw else message or raw, " ".join(codes)
 
 
 def retry_after(headers: Any) -> float | None:
@@ -392,6 +382,7 @@ def retry_after(headers: Any) -> float | None:
 # --- assembly ------------------------------------------------------------------------------------
 
 GROWING = "content reasoning_content reasoning refusal text summary data arguments".split()
+MOST = 50_000_000  # characters of one response: more is an endpoint gone wild
 
 
 def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
@@ -400,56 +391,29 @@ def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
     Each line tells which, not the content type: a request to stream may be answered with plain
     JSON, and the other way round. Raises ConnectionError where the body ends in the middle.
     """
-    pending = rest = b""
-    for block in itertools.chain(blocks, [b"\n"]):
-        *lines, rest = re.split(rb"\r\n|\n|\r", rest + block)  # httpx would split at U+2028 too
+    pending, rest, size = "", "", 0
+    for block in itertools.chain(codecs.iterdecode(blocks, "utf-8-sig", "replace"), ["\n"]):
+        size += len(block)
+        if size > MOST:
+            raise ValueError("the reply does not end")
+        *lines, rest = re.split(r"\r\n|\n|\r", rest + block)  # httpx would split at U+2028 too
         for line in lines:
-            event = line.startswith(b"data:")
-            if not event and re.match(rb"(event|id|retry)?:", line):
-                continue
-            pending = (pending + (line[5:] if event else line + b"\n")).lstrip()
-            if pending.strip() == b"[DONE]":
+            event = line.startswith("data:")
+            if re.fullmatch(r"(data:)?\s*\[DONE\]\s*", line):
                 return
+            if event or not re.match("(event|id|retry)?:", line):
+                pending += line[5:] if event else line + "\n"
             if event:
                 with contextlib.suppress(ValueError):  # else it goes on in the next data line
-                    value, pending = json.loads(pending.decode("utf-8", "replace")), b""
+                    value, pending = json.loads(pending), ""
                     yield value
-    if pending.startswith(b"<"):
+    if pending.lstrip().startswith("<"):
         raise ValueError("a page of HTML came back: the base URL is not that of a chat API")
-    if pending:
+    if pending.strip():
         try:
-            yield json.loads(pending.decode("utf-8", "replace"))
+            yield json.loads(pending)
         except ValueError:
             raise ConnectionError("the reply was cut off, or is no JSON") from None
-
-
-def assemble(chunks: Iterable[dict], offered: bool, watch: Watch) -> dict:
-    """Add the chunks up; tell the text as soon as it can be no call. A plain reply is one chunk.
-
-    Raises ConnectionError where the end is missing.
-    """
-    whole: dict = {}
-    shown = 0
-    for chunk in chunks:
-        whole = merged(whole, chunk)
-        for message in messages_of(whole)[:1]:
-            text = certain_text(text_of(message.get("content"))[0], offered)
-            if len(text) > shown:
-                watch("text", text[shown:])
-                shown = len(text)
-    if not messages_of(whole):
-        raise ConnectionError("the reply is empty: no choices")
-    if not any("delta" not in c or c.get("finish_reason") for c in whole["choices"]):
-        raise ConnectionError("the reply was cut off before its end")
-    return whole
-
-
-def messages_of(whole: dict) -> list[dict]:
-    """The messages of a reply's choices, each with its finish reason."""
-    choices = whole.get("choices")
-    choices = [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
-    parts = [(c.get("delta") or c.get("message"), c.get("finish_reason")) for c in choices]
-    return [(p if isinstance(p, dict) else {}) | {"finish": str(f or "stop")} for p, f in parts]
 
 
 def merged(old: Any, new: Any, key: str = "") -> Any:
@@ -458,9 +422,9 @@ def merged(old: Any, new: Any, key: str = "") -> Any:
         return old if new is None else new
     if isinstance(old, dict) and isinstance(new, dict):
         return old | {k: merged(old.get(k), v, k) for k, v in new.items()}
-    if isinstance(old, list) and isinstance(new, list):
-        old = list(old)
-        for item in new:
+    if isinstance(old, list) or isinstance(new, list):  # Mistral sends parts, then plain text
+        old = list(as_list(old))
+        for item in as_list(new):
             place = place_of(item, old, key)
             old[place : place + 1] = [merged(old[place] if place < len(old) else None, item)]
         return old
@@ -477,51 +441,65 @@ def place_of(item: Any, old: list, key: str) -> int:
     By index; but a call with a new id is a new call also where the index is taken (Ollama), and so
     is one with a name after complete arguments; without an index the last call goes on (Gemini).
     """
-    if not isinstance(item, dict) or (key != "tool_calls" and "index" not in item):
+    item, function = as_dict(item), as_dict(as_dict(item).get("function"))
+    if key != "tool_calls" and "index" not in item:
         return len(old)
-    index, call_id, function = (item.get(k) for k in ("index", "id", "function"))
-    for place in reversed(range(len(old))):
-        before = old[place] if isinstance(old[place], dict) else {}
-        if index not in (None, before.get("index")):
+    for place, before in reversed(list(enumerate(map(as_dict, old)))):
+        ids = {str(part["id"]) for part in (before, item) if part.get("id")}
+        if item.get("index") not in (None, before.get("index")) or len(ids) == 2:
             continue
-        if key != "tool_calls" or (call_id and call_id == before.get("id")):
-            return place
-        if call_id and before.get("id"):
-            continue
-        named = isinstance(function, dict) and function.get("name") and function.get("arguments")
-        done = (before.get("function") or {}).get("arguments")
-        return len(old) if named and done and parsed(done) is not None else place
+        done = as_dict(before.get("function")).get("arguments")
+        anew = key == "tool_calls" and function.get("name") and function.get("arguments") and done
+        return (
+            len(old) if anew and item.get("id") not in ids and parsed(done) is not None else place
+        )
     return len(old)
 
 
+def messages_of(whole: dict) -> list[dict]:
+    """The messages of a reply's choices; `finish` is blank where the end of a stream is missing."""
+    messages = []
+    for choice in filter(as_dict, as_list(whole.get("choices"))):
+        finish = choice.get("finish_reason") or ("" if "delta" in choice else "stop")
+        part = as_dict(choice.get("delta") or choice.get("message"))
+        messages.append(part | {"finish": str(finish)})
+    return messages
+
+
 def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
-    """The clean reply, and the message that goes back, of all that came."""
+    """The clean reply, and the message that goes back, of all that came.
+
+    Raises ConnectionError where the end is missing.
+    """
     messages = messages_of(whole)
+    if not any(m["finish"] for m in messages):
+        raise ConnectionError("the reply was cut off before its end, or is empty")
     best = next((m for m in messages if m.get("tool_calls") or m.get("function_call")), messages[0])
-    texts = [text_of(m.get("content")) for m in (best, *messages)]
-    text = whole_characters(next((t for t, _ in texts if t), ""))
-    reasoning = text_of(best.get("reasoning_content") or best.get("reasoning"))[0] or texts[0][1]
-    reasoning = whole_characters(reasoning) + "".join(map("".join, THOUGHT.findall(text)))
+    text = next(filter(None, (text_of(m.get("content")) for m in (best, *messages))), "")
+    reasoning = text_of(best.get("reasoning_content") or best.get("reasoning"))
+    reasoning += "".join(map("".join, THOUGHT.findall(text)))
     text = THOUGHT.sub("", text)
-    raw = best.get("tool_calls") or best.get("function_call") or []
-    calls = [clean_call(call) for call in (raw if isinstance(raw, list) else [raw])]
+    raw = best.get("tool_calls") or best.get("function_call")
+    calls = [clean_call(call) for call in as_list(raw)] if raw else []
     if names and not calls:
         text, calls = calls_in_text(text, names)
         text = re.sub(r"</?tool_response>|<(\w+)>\s*</\1>", "", text)
-    text, refusal = text.strip(), whole_characters(text_of(best.get("refusal"))[0])
+    text, refusal = text.strip(), text_of(best.get("refusal"))
     message: Message = {"role": "assistant", "content": text}
     if calls:
         message["tool_calls"] = [as_sent(call) for call in calls]
     back = {"reasoning_content": reasoning, "reasoning_details": best.get("reasoning_details")}
     if returns and back[returns]:
         message[returns] = back[returns]
-    usage = whole["usage"] if isinstance(whole.get("usage"), dict) else {}
-    keys = ("prompt_tokens", "completion_tokens", "total_tokens")
-    counts = {k: int(usage[k]) if isinstance(usage.get(k), (int, float)) else 0 for k in keys}
-    counts["total_tokens"] = counts["total_tokens"] or sum(counts.values())
-    finish = best["finish"] if text or not refusal else "content_filter"
+    told = as_dict(whole.get("usage"))
+    told = {k: n for k, n in told.items() if isinstance(n, (int, float)) and 0 <= n < 1e12}
+    usage = {
+        f"{k}_tokens": int(told.get(f"{k}_tokens", 0)) for k in ("prompt", "completion", "total")
+    }
+    usage["total_tokens"] = usage["total_tokens"] or sum(usage.values())
+    finish = best["finish"] or "stop" if text or not refusal else "content_filter"
     nudge = "" if calls else nudge_for(text, finish, names)
-    return Reply(text or None, calls, finish, counts, message, reasoning, refusal, nudge)
+    return Reply(text or None, calls, finish, usage, message, reasoning, refusal, nudge)
 
 
 def nudge_for(text: str, finish: str, names: list[str]) -> str:
@@ -540,10 +518,10 @@ def nudge_for(text: str, finish: str, names: list[str]) -> str:
 # --- calls ---------------------------------------------------------------------------------------
 
 TAG = r"(?:tool_calls?|tools?|function_calls?|tool_code)"
-OPENING = rf"(?:(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*)*(?=[{{\[<])"
-CALL_START = re.compile(rf"^[ \t]*{OPENING}", re.M)
-CALL_NEXT = re.compile(rf"[\s,;]*{OPENING}")  # right after another one
-CALL_END = re.compile(rf"[}}\]]*\s*(?:```(?!\w)|</{TAG}>|\Z|(?<=\n))\s*(?:```(?!\w)|</{TAG}>)?")
+CALL_START = re.compile(
+    rf"^[ \t,;]*(?:(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*){{0,3}}(?=[{{\[<])", re.M
+)
+CALL_END = re.compile(rf"[}}\]]*\s*(?:```(?!\w)|</{TAG}>|\Z|(?<=\n))\s*(?:```(?!\w)|</{TAG}>)?\s*")
 FUNCTION_TAG = re.compile(r"<function=([^>\s]+)>(.*?)(?:</function>|\Z)", re.S)
 PARAMETER_TAG = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|\Z)", re.S)
 MAY_BE_CALL = re.compile(r"^[ \t]*(?:`{1,2}\Z|(?:```\w*\s*)?(?:[{<]|\[[{T]|\[?\Z))", re.M)
@@ -554,17 +532,14 @@ def clean_call(call: Any, words_after: bool = False) -> ToolCall:
 
     The id has 9 letters and digits, whatever the endpoint said: Mistral takes no other.
     """
-    call = call if isinstance(call, dict) else {"arguments": call}
-    nested = (call[k] for k in ("function", "custom") if isinstance(call.get(k), dict))
-    function = next(nested, call)
-    name = re.sub(r"<\|.*", "", whole_characters(text_of(function.get("name"))[0]), flags=re.S)
-    name = re.sub(r"\A\s*functions?\.", "", name).strip()
+    call = as_dict(call) or {"arguments": call}
+    function = as_dict(call.get("function")) or as_dict(call.get("custom")) or call
+    name = re.sub(r"\A\s*functions?\.|<\|.*", "", text_of(function.get("name")), flags=re.S).strip()
     given = next((function[k] for k in ("arguments", "parameters", "input") if k in function), None)
     value = parsed(given)
     arguments = str(given) if value is None else json.dumps(value, ensure_ascii=False)
-    call_id = "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
     made = SimpleNamespace(name=name, arguments=arguments)
-    return ToolCall(call_id, made, call.get("extra_content"), words_after)
+    return ToolCall(secrets.token_hex(5)[:9], made, call.get("extra_content"), words_after)
 
 
 def as_sent(call: ToolCall) -> dict:
@@ -582,25 +557,19 @@ def parsed(arguments: Any) -> dict | None:
     from one stray token at the end. Never taken: NaN, nesting and numbers beyond bounds, and lone
     surrogates, which some servers answer with an error in every later turn.
     """
-    for _ in range(3):
-        if isinstance(arguments, str):
-            text = re.sub(r"\A\s*```\w*\s*|\s*```\s*\Z", "", arguments).strip()
-            try:
-                arguments, end = json.JSONDecoder(parse_constant=no_constant).raw_decode(text)
-            except (ValueError, RecursionError):
-                return None if text else {}
-            if not re.fullmatch(r"\s*[^\s{\[\"]{0,40}", text[end:]):
-                return None
     try:
+        for _ in range(3):
+            if isinstance(arguments, str):
+                text = (
+                    re.sub(r"\A```\w*", "", arguments.strip()).removesuffix("```").strip() or "{}"
+                )
+                arguments, end = json.JSONDecoder().raw_decode(text)
+                if not re.fullmatch(r"\s*[^\s{\[\"]{0,40}", text[end:]):
+                    return None
         json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
     return {} if arguments is None else arguments if isinstance(arguments, dict) else None
-
-
-def no_constant(name: str) -> NoReturn:
-    """NaN and Infinity are JSON to Python, and to nobody else."""
-    raise ValueError(name)
 
 
 def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
@@ -608,37 +577,35 @@ def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
 
     A call stands on its own lines, bare, fenced or in tags, and its name is one of `names`.
     """
-    parts: list[Any] = []  # words and calls, as they stand
-    position, after_call = 0, -1
-    while start := (position == after_call and CALL_NEXT.match(text, position)) or (
-        CALL_START.search(text, position)
-    ):
-        calls, end = decode_calls(text, start.end(), names)
-        if calls:
-            parts += [text[position : start.start()], *calls]
-            position = after_call = end
-        else:
-            parts.append(text[position : start.end() + 1])
-            position = start.end() + 1
-    parts.append(text[position:])
-    words = ["" if isinstance(part, dict) else part for part in parts]
-    called = [i for i, part in enumerate(parts) if isinstance(part, dict)]
-    return "".join(words), [clean_call(parts[i], bool("".join(words[i:]).strip())) for i in called]
+    words, calls = "", []
+    while start := CALL_START.search(text):
+        found, end = decode_calls(text, start.end(), names)
+        words += text[: start.start() if found else end]
+        calls += [(call, len(words)) for call in found]
+        text = text[end:]
+    words += text
+    return words, [clean_call(call, bool(words[at:].strip())) for call, at in calls]
 
 
 def decode_calls(text: str, start: int, names: list[str]) -> tuple[list[dict], int]:
-    """The calls that begin at `start` and end with their line, and where they end."""
+    """The calls that begin at `start` and end with their line, and where they end.
+
+    Where there are none: the end of the line.
+    """
     if match := FUNCTION_TAG.match(text, start):
         parameters = dict(PARAMETER_TAG.findall(match[2]))
         value: Any = {"name": match[1], "arguments": parameters or match[2]}
         end = match.end()
     else:
         value, end = decode_json(text, start)
-    calls = value if isinstance(value, list) else [value]
     closed = CALL_END.match(text, end)
-    good = all(isinstance(c, dict) and re.search("arguments|parameters", str(c)) for c in calls)
-    good = good and all(clean_call(call).function.name in names for call in calls)
-    return (calls, closed.end()) if good and closed else ([], start)
+    for call in as_list(value):
+        given = {*as_dict(call), *as_dict(as_dict(call).get("function"))}
+        if not given & {"arguments", "parameters"} or clean_call(call).function.name not in names:
+            closed = None
+    return (
+        (as_list(value), closed.end()) if closed else ([], text.find("\n", start) + 1 or len(text))
+    )
 
 
 def decode_json(text: str, start: int) -> tuple[Any, int]:
@@ -647,7 +614,7 @@ def decode_json(text: str, start: int) -> tuple[Any, int]:
     for skip in (0, 1):
         with contextlib.suppress(ValueError, RecursionError):
             return decoder.raw_decode(text, start + skip * text.startswith("{{", start))
-    block = re.split(r"\s*(?:```|</|\n\s*\n|\Z)", text[start:], maxsplit=1)[0]
+    block = re.split(r"```|</|\n\s*\n", text[start : start + 20_000], maxsplit=1)[0].rstrip()
     for attempt in (block.replace("{{", "{").replace("}}", "}"), block + "}", block[1:] + "}"):
         with contextlib.suppress(ValueError, RecursionError):
             return decoder.raw_decode(attempt)[0], start + len(block)
@@ -663,33 +630,47 @@ BLANK += "".join(map(chr, range(0xE0100, 0xE01F0)))  # variation selectors that 
 JOINING = "\u200c\u200d" + "".join(map(chr, range(0xFE00, 0xFE10)))  # in scripts and emoji
 
 
-def text_of(content: Any) -> tuple[str, str]:
-    """The text and the reasoning of a `content`, which may be a list of parts."""
-    text = thought = ""
-    for part in content if isinstance(content, list) else [content]:
-        if isinstance(part, dict):
-            text += text_of(part.get("text"))[0]
-            thought += text_of(part.get("thinking"))[0]  # Mistral
-        elif isinstance(part, str):
-            text += part
-    return text, thought
+def as_dict(value: Any) -> dict:
+    """What should be an object, as one."""
+    return value if isinstance(value, dict) else {}
 
 
-def certain_text(text: str, offered: bool) -> str:
-    """The beginning of a growing text that can be no call and no reasoning any more."""
-    text = text.lstrip()
-    if "<think>".startswith(text[:7]):
+def as_list(value: Any) -> list:
+    """What may be one or many, as many."""
+    return value if isinstance(value, list) else [value]
+
+
+def text_of(content: Any) -> str:
+    """The text of a `content`, which may be a list of parts; reasoning among them gets its tag."""
+    if isinstance(content, list):
+        return "".join(map(text_of, content))
+    if isinstance(content, dict):
+        thought = text_of(content.get("thinking"))  # Mistral
+        return f"<think>{thought}</think>" if thought else text_of(content.get("text"))
+    return whole_characters(content) if isinstance(content, str) else ""
+
+
+def certain_text(whole: dict, offered: bool) -> str:
+    """The beginning of a growing answer that can be no call and no reasoning any more."""
+    text = "".join(text_of(message.get("content")) for message in messages_of(whole)[:1]).lstrip()
+    while text and "<think>".startswith(text[:7]):
         text = text.partition("</think>")[2].lstrip()
     if offered and (hold := MAY_BE_CALL.search(text)):
         text = text[: hold.start()]
-    return re.sub(r"[\s\ud800-\udbff]+\Z", "", text)
+    return text.rstrip().rstrip("\ufffd")  # half a surrogate pair
 
 
-def whole_characters(text: Any) -> Any:
+def whole_characters(text: str) -> str:
     """A text with surrogate pairs joined (streams cut them) and lone ones replaced."""
-    if not isinstance(text, str) or text.isascii():
+    if text.isascii():
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def sendable(request: dict) -> dict:
+    """A request without what no endpoint takes: lone surrogates, NaN."""
+    text = whole_characters(json.dumps(request, ensure_ascii=False))
+    return json.loads(text, parse_constant=lambda _: None)
 
 
 def visible(text: str, strict: bool = False) -> str:
@@ -697,12 +678,12 @@ def visible(text: str, strict: bool = False) -> str:
 
     Lines and tabs stay; so do the joiners of emoji and scripts, unless `strict`.
     """
+    hiding = HIDING | {"Zs"} if strict else HIDING
 
     def written_out(match: re.Match) -> str:
         char = match[0]
-        hidden = char in BLANK or unicodedata.category(char) in HIDING and char not in JOINING
-        hidden = hidden or strict and (char in JOINING or char.isspace())
-        return char.encode("unicode_escape").decode() if hidden else char
+        hides = strict if char in JOINING else unicodedata.category(char) in hiding
+        return char.encode("unicode_escape").decode() if hides or char in BLANK else char
 
     return re.sub(r"[^\x20-\x7e\n\t]", written_out, text if strict else text.replace("\r\n", "\n"))
 
