@@ -2,8 +2,7 @@
 
     python backend.py "Say hello."        try the set-up
 
-What endpoints and models get wrong is put right here, so that the loop sees one shape of reply and
-no provider's habit. What a call does is no matter of this file: it knows tools by their names.
+The loop sees one shape of reply and no provider's habit. It knows tools by their names only.
 
     settings    BACKENDS, the table; connect(), which of them; Endpoint, the one in use
     chat        complete(), chat(): one request, tried again where that helps
@@ -25,7 +24,6 @@ import secrets
 import sys
 import time
 import unicodedata
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +34,7 @@ from typing import Any, NamedTuple
 
 
 class Backend(NamedTuple):
-    """A row of the table; a dash there is None here."""
+    """A row of the table."""
 
     name: str
     url: str
@@ -107,14 +105,13 @@ def setting(name: str) -> str:
 
 
 def load_settings() -> None:
-    """Read the `.env` beside this file; what is set already stays. Never one of the working
-    directory: a cloned project could have the key sent elsewhere with it."""
+    """Read the `.env` beside this file; what is set already stays."""
     from dotenv import load_dotenv  # noqa: PLC0415
 
-    try:
+    try:  # never one of the working directory: a cloned project could have the key sent elsewhere
         load_dotenv(Path(__file__).with_name(".env"), encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        raise SettingsError(f"cannot read .env beside backend.py: {error}") from error
+        raise BackendError(f"cannot read .env beside backend.py: {error}", "settings") from error
 
 
 def connect(name: str | None = None, model: str | None = None, url: str | None = None) -> Endpoint:
@@ -126,37 +123,37 @@ def connect(name: str | None = None, model: str | None = None, url: str | None =
     url = clean_url(url or setting("OPENAI_BASE_URL"))
     keyed = (b.name for b in BACKENDS.values() if b.key and setting(b.key))
     name = name or setting("AGENT_BACKEND") or (url and "openai") or next(keyed, "")
-    name = name or local_server()
-    if name not in BACKENDS:
-        raise SettingsError(f"unknown backend {name!r}: it can be {', '.join(BACKENDS)}")
-    backend = BACKENDS[name]
+    backend = BACKENDS.get(name) if name else local_server()
+    if not backend:
+        known = ", ".join(BACKENDS)
+        raise BackendError(f"unknown backend {name!r}: it can be {known}", "settings")
     key = setting(backend.key) if backend.key else ""
     if backend.key and not key and not LOOPBACK.match(url):
-        raise SettingsError(f"{name} needs a key: set {backend.key}, best in .env")
+        raise BackendError(
+            f"{backend.name} needs a key: set {backend.key}, best in .env", "settings"
+        )
     if re.search(r"[^!-~]", key):
-        raise SettingsError(f"{backend.key} has a character that no key has: copy it again")
+        raise BackendError(f"{backend.key} has a character that no key has", "settings")
     endpoint = Endpoint(backend, url or backend.url, key or "no-key")
     temperature = setting("AGENT_TEMPERATURE") or ("" if backend.key else "0")  # small ones wander
     try:
         endpoint.temperature = float(temperature) if temperature else None
     except ValueError:
-        raise SettingsError(f"AGENT_TEMPERATURE={temperature} is no number") from None
+        raise BackendError(f"AGENT_TEMPERATURE={temperature} is no number", "settings") from None
     usual = backend.model if endpoint.url == backend.url else None
     endpoint.model = model or setting("AGENT_MODEL") or usual or next(iter(endpoint.models()), "")
     if not endpoint.model:
-        raise SettingsError(
-            f"no model is named (--model, AGENT_MODEL), and {endpoint.url} has none"
-        )
+        raise BackendError(f"{endpoint.url} has no model: name one (--model)", "settings")
     return endpoint
 
 
-def local_server() -> str:
+def local_server() -> Backend:
     """The first local server of the table that answers on its usual port and has a model."""
     for backend in BACKENDS.values():
         with contextlib.suppress(BackendError):
             if not backend.key and Endpoint(backend, backend.url).models(timeout=1):
-                return backend.name
-    raise SettingsError(WAYS_TO_GO_ON)
+                return backend
+    raise BackendError(WAYS_TO_GO_ON, "settings")
 
 
 def clean_url(url: str) -> str:
@@ -165,7 +162,7 @@ def clean_url(url: str) -> str:
     if url and "://" not in url:
         url = ("http://" if LOOPBACK.match(url) else "https://") + url
     if url and not re.fullmatch(r"https?://[^/\s]\S*", url):
-        raise SettingsError(f"the base URL {url!r} is no http(s) address")
+        raise BackendError(f"the base URL {url!r} is no http(s) address", "settings")
     return url
 
 
@@ -220,7 +217,7 @@ def chat(
     "notice" (a line before each wait). Raises BackendError; its kind is "context" where the
     conversation is too long for the model.
     """
-    endpoint, failures = backend or connect(), Counter[str]()
+    endpoint, failures = backend or connect(), []
     request = {
         "model": endpoint.model,
         "messages": messages,
@@ -231,25 +228,27 @@ def chat(
         "temperature": endpoint.temperature,
     }
     while True:
-        refused = endpoint.refused
-        sent = {k: v for k, v in request.items() if v is not None and k not in refused}
         try:
-            return exchange(endpoint, sent, watch)
+            return exchange(endpoint, request, watch)
         except BackendError as error:
-            failures[error.kind] += 1
-            if failures[error.kind] >= TRIES.get(error.kind, 1):
+            failures.append(error.kind)
+            tries = failures.count(error.kind)
+            if tries >= TRIES.get(error.kind, 1):
                 raise
-            wait = 0.5 * 2 ** (failures[error.kind] - 1) if error.wait is None else error.wait
+            wait = 2 ** (tries - 2) if error.wait is None else error.wait
             watch("notice", f"{error}; trying again in {wait:g} s")
             time.sleep(wait)
 
 
 def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
     """One request and its reply. Whatever the SDK raises leaves here as a BackendError."""
-    names = [tool["function"]["name"] for tool in request.get("tools", [])]
-    whole, shown = {}, 0
+    names = [tool["function"]["name"] for tool in request["tools"] or []]
+    request = {k: v for k, v in request.items() if v is not None and k not in endpoint.refused}
+    whole: dict = {}
+    shown = 0
     try:
-        request = sendable(request)
+        text = whole_characters(json.dumps(request, ensure_ascii=False))
+        request = json.loads(text, parse_constant=lambda _: None)  # NaN, which no endpoint takes
         watch("request", request)
         create = endpoint.client.chat.completions.with_streaming_response.create
         with create(**request) as response:
@@ -257,7 +256,8 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
                 watch("chunk", chunk)
                 if not isinstance(chunk, dict):
                     raise ValueError(f"this is no chat completion: {json.dumps(chunk)}")
-                if chunk.get("error") or (not chunk.get("choices") and error_fields(chunk)[0]):
+                wrong = ("error",) if chunk.get("choices") else MESSAGES
+                if any(map(chunk.get, wrong)):
                     raise explain(chunk, endpoint, request)  # with status 200, or in mid-stream
                 whole = merged(whole, chunk)
                 text = certain_text(whole, bool(names))
@@ -272,25 +272,25 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
 # --- errors --------------------------------------------------------------------------------------
 
 OPTIONAL = ("stream_options", "temperature", "tool_choice")  # what a request can do without
-NEVER = r"(?!)"  # a pattern that nothing matches
-RULES = [  # statuses, what is said, the kind of failure, what to do; the first that fits
-    ((402,), r"insufficient[_ ](quota|balance|credit|fund)|credit balance is", "fatal",
+MESSAGES = ("error", "message", "detail", "msg", "errors")  # where error bodies say what is wrong
+RULES = [  # a pattern of status, codes and message; the kind of failure, what to do; the first counts
+    (r"\A402|insufficient[_ ](quota|balance|credit|fund)|credit balance is", "fatal",
      "quota: the account has nothing left"),
-    ((413,), r"context[_ ]?(length|size|window)|maximum context|(prompt|input|request) (is )?too "
-     r"(long|large)|too many (\w+ )?tokens|reduce (the length|your message)|exceed\w* .{0,40}context"
+    (r"\A413|context[_ ]?(length|size|window)|maximum context|(prompt|input|request) (is )?too (long"
+     r"|large)|too many (\w+ )?tokens|reduce (the length|your message)|exceed\w* .{0,40}context"
      r"|(input|prompt) .{0,40}exceeds?|maximum (input|prompt|sequence) length", "context", ""),
-    ((), r"tool_use_failed|pars\w+ tool[ _]?call|failed to call a function|malformed_function_call",
+    (r"tool_use_failed|pars\w+ tool[ _]?call|failed to call a function|malformed_function_call",
      "bad_call", "the model kept producing bad tool calls"),
-    ((), r"tools?\b.{0,60}not (support|enabl)|not support.{0,40}\btools?\b", "fatal",
+    (r"tools?\b.{0,60}not (support|enabl)|not support.{0,40}\btools?\b", "fatal",
      "model {model} cannot call tools: take another, or --no-tools"),
-    ((401, 403), NEVER, "fatal", "check {key}, the key of {name}"),
-    ((404, 405), NEVER, "fatal", "is there a model {model}? does the base URL lack its /v1?"),
-    ((408, 409, 429, *range(500, 600)), NEVER, "transient", ""),
-    ((), "ConnectionRefusedError", "fatal", "nothing listens there: is the server running?"),
-    ((), "gaierror", "fatal", "the host is unknown: check the base URL and the network"),
-    ((), "SSLError", "fatal", "no trusted TLS connection"),
-    ((), "Timeout|ConnectionError|TransportError|error object", "transient", ""),
-    ((), "proxy|socks", "fatal", "look at the variables HTTP_PROXY and ALL_PROXY"),
+    (r"\A40[13]", "fatal", "check {key}, the key of {name}"),
+    (r"\A40[45]", "fatal", "is there a model {model}? does the base URL lack its /v1?"),
+    (r"\A(408|409|429|5\d\d)", "transient", ""),
+    ("ConnectionRefusedError", "fatal", "nothing listens there: is the server running?"),
+    ("gaierror", "fatal", "the host is unknown: check the base URL and the network"),
+    ("SSLError", "fatal", "no trusted TLS connection"),
+    ("Timeout|ConnectionError|TransportError|error object", "transient", ""),
+    ("proxy|socks", "fatal", "look at the variables HTTP_PROXY and ALL_PROXY"),
 ]  # fmt: skip
 
 
@@ -306,21 +306,15 @@ class BackendError(Exception):
         self.kind, self.wait = kind, wait
 
 
-SettingsError = functools.partial(BackendError, kind="settings")
-
-
 def explain(error: Any, endpoint: Endpoint, request: Iterable[str] = ()) -> BackendError:
-    """Whatever was raised, or an error object that came as a reply, as a BackendError.
-
-    It names the URL and does not hold the key.
-    """
+    """Whatever was raised, or an error object that came as a reply, as one line without the key."""
     if isinstance(error, BackendError):
         return error
-    status, headers, title = getattr(error, "status_code", None), {}, type(error).__name__
+    status, headers = getattr(error, "status_code", None), {}
     if isinstance(error, dict):
-        message, codes = error_fields(error)
-        status = int((re.findall(r"\b[45]\d\d\b", codes) or "0")[0])
-        codes, title = f"{codes} error object", "error"
+        message, codes = error_fields(json.dumps(error))
+        status = next(iter(re.findall(r"\b[45]\d\d\b", codes)), None)
+        codes = f"error object {codes}"
     elif status:
         (message, codes), headers = error_fields(error.response.text), error.response.headers
     else:
@@ -329,54 +323,46 @@ def explain(error: Any, endpoint: Endpoint, request: Iterable[str] = ()) -> Back
             chain.append(cause)
         codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
         message = str(chain[-1])
-    said, text = f"{codes} {message}", f"{status or title}: {message or codes or 'no reason given'}"
-    fitting = (rule for rule in RULES if status in rule[0] or re.search(rule[1], said, re.I))
-    _, _, kind, hint = next(fitting, ((), "", "fatal", ""))
+    said = f"{status} {codes} {message}"
+    fitting = (rule for rule in RULES if re.search(rule[0], said, re.I))
+    _, kind, hint = next(fitting, ("", "fatal", ""))
     wait = retry_after(headers) if kind == "transient" else None
-    if wait is not None and wait > 60:
+    if wait and wait > 60:
         kind, hint = "fatal", f"it asks to wait {wait:.0f} s: try again later"
-    unwanted = {name for name in OPTIONAL if name in request and re.search(rf"\b{name}\b", said)}
-    if unwanted and status in (400, 404, 422):
+    unwanted = [name for name in OPTIONAL if re.search(rf"\A4(00|04|22) .*\b{name}\b", said, re.S)]
+    if unwanted := {*unwanted} & {*request}:
         endpoint.refused |= unwanted
         kind, hint, wait = "parameter", "left out from now on", 0
     hint = hint.format(**endpoint.backend._asdict() | {"model": endpoint.model})
-    line = " ".join(f"{text} ({hint})".removesuffix(" ()").split()).replace(endpoint.key, "[key]")
+    line = f"{status or codes.split()[0]}: {message or codes or 'no reason given'}"
+    line = " ".join(f"{line} ({hint})".removesuffix(" ()").split()).replace(endpoint.key, "[key]")
     return BackendError(f"{endpoint.url}: {line[:500]}", kind, wait)
 
 
-def error_fields(body: Any) -> tuple[str, str]:
-    """The message and the codes of an error body, in any of the shapes that are about."""
-    codes, raw = [], ""
-    for _ in range(9):  # steps inwards; a hostile body has thousands
-        if isinstance(body, str):
-            with contextlib.suppress(ValueError, RecursionError):
-                body = json.loads(body)
-        if isinstance(body, list):  # Gemini
-            body = body[0] if body else ""
-        if isinstance(body, dict):
-            found = (body.get(key) for key in ("code", "type", "status"))
-            codes += [str(code) for code in found if code and isinstance(code, (str, int))]
-            raw = raw or text_of(as_dict(body.get("metadata")).get("raw"))  # OpenRouter
-            inner = (body.get(key) for key in ("error", "message", "detail", "errors", "msg"))
-            body = next(filter(None, inner), "")
-    message = str(body or "") if isinstance(body, (str, int, float)) else ""
-    if re.match(r"\s*<(html|!doctype|head|body)", message, re.I):
-        title = re.search(r"<title>(.*?)</title>", message, re.I | re.S)
-        message = f"a page of HTML{f' ({title[1]})' if title else ''}"
-    return f"{message} ({raw})" if message and raw else message or raw, " ".join(codes)
+def error_fields(body: str) -> tuple[str, str]:
+    """The messages and the codes of an error body, wherever in it they stand."""
+    pairs: list[tuple[str, Any]] = []
+    with contextlib.suppress(ValueError, RecursionError):
+        json.loads(body, object_pairs_hook=pairs.extend)
+    said = [text_of(v) for key in (*MESSAGES, "raw") for k, v in pairs if k == key]
+    codes = [
+        str(v) for k, v in pairs if k in ("code", "type", "status") and isinstance(v, (str, int))
+    ]
+    title = re.search(r"<title>(.*?)</title>", body, re.I | re.S)
+    if re.match(r"\s*<(html|!doctype|head|body)", body, re.I):
+        said = ["a page of HTML", title[1] if title else ""]
+    return ": ".join(dict.fromkeys(filter(None, said))) or ("" if pairs else body), " ".join(codes)
 
 
 def retry_after(headers: Any) -> float | None:
     """Seconds to wait, of `retry-after-ms` or `retry-after` (a number, with a unit, or a date)."""
-    text = str(headers.get("retry-after") or "").strip()
-    if headers.get("retry-after-ms"):
-        text = f"{headers['retry-after-ms']}ms"
+    text = f"{headers.get('retry-after-ms', '')}ms".strip()
+    text = headers.get("retry-after", "").strip() if text == "ms" else text
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", text):
         return float(match[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(match[2], 1)
-    try:
+    with contextlib.suppress(TypeError, ValueError, OverflowError, IndexError):
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except (TypeError, ValueError, OverflowError):
-        return None
+    return None
 
 
 # --- assembly ------------------------------------------------------------------------------------
@@ -398,15 +384,15 @@ def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
             raise ValueError("the reply does not end")
         *lines, rest = re.split(r"\r\n|\n|\r", rest + block)  # httpx would split at U+2028 too
         for line in lines:
-            event = line.startswith("data:")
             if re.fullmatch(r"(data:)?\s*\[DONE\]\s*", line):
                 return
-            if event or not re.match("(event|id|retry)?:", line):
-                pending += line[5:] if event else line + "\n"
-            if event:
-                with contextlib.suppress(ValueError):  # else it goes on in the next data line
-                    value, pending = json.loads(pending), ""
-                    yield value
+            if not line.startswith("data:"):
+                pending += "" if re.match("(event|id|retry)?:", line) else line + "\n"
+                continue
+            pending += line[5:]
+            with contextlib.suppress(ValueError):  # else it goes on in the next data line
+                value, pending = json.loads(pending), ""
+                yield value
     if pending.lstrip().startswith("<"):
         raise ValueError("a page of HTML came back: the base URL is not that of a chat API")
     if pending.strip():
@@ -579,37 +565,30 @@ def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
     """
     words, calls = "", []
     while start := CALL_START.search(text):
-        found, end = decode_calls(text, start.end(), names)
-        words += text[: start.start() if found else end]
-        calls += [(call, len(words)) for call in found]
-        text = text[end:]
+        value, end = decoded(text, start.end())
+        made, closed = [clean_call(item) for item in as_list(value)], CALL_END.match(text, end)
+        good = closed and made and all(call.function.name in names for call in made)
+        if good and re.search("<function=|arguments|parameters", text[start.end() : end]):
+            words += text[: start.start()]
+            calls += [(call, len(words)) for call in made]
+            text = text[closed.end() :]
+        else:
+            end = text.find("\n", start.end()) + 1 or len(text)
+            words, text = words + text[:end], text[end:]
     words += text
-    return words, [clean_call(call, bool(words[at:].strip())) for call, at in calls]
+    for call, place in calls:
+        call.words_after = bool(words[place:].strip())
+    return words, [call for call, _ in calls]
 
 
-def decode_calls(text: str, start: int, names: list[str]) -> tuple[list[dict], int]:
-    """The calls that begin at `start` and end with their line, and where they end.
-
-    Where there are none: the end of the line.
-    """
-    if match := FUNCTION_TAG.match(text, start):
-        parameters = dict(PARAMETER_TAG.findall(match[2]))
-        value: Any = {"name": match[1], "arguments": parameters or match[2]}
-        end = match.end()
-    else:
-        value, end = decode_json(text, start)
-    closed = CALL_END.match(text, end)
-    for call in as_list(value):
-        given = {*as_dict(call), *as_dict(as_dict(call).get("function"))}
-        if not given & {"arguments", "parameters"} or clean_call(call).function.name not in names:
-            closed = None
-    return (
-        (as_list(value), closed.end()) if closed else ([], text.find("\n", start) + 1 or len(text))
-    )
-
-
-def decode_json(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value at `start`, and its end; its braces may be doubled, and one may be missing."""
+def decoded(text: str, start: int) -> tuple[Any, int]:
+    """The JSON value or function tag at `start`, and its end; its braces may be doubled, and one
+    may be missing."""
+    if tag := FUNCTION_TAG.match(text, start):
+        return {
+            "name": tag[1],
+            "arguments": dict(PARAMETER_TAG.findall(tag[2])) or tag[2],
+        }, tag.end()
     decoder = json.JSONDecoder(strict=False)
     for skip in (0, 1):
         with contextlib.suppress(ValueError, RecursionError):
@@ -662,15 +641,7 @@ def certain_text(whole: dict, offered: bool) -> str:
 
 def whole_characters(text: str) -> str:
     """A text with surrogate pairs joined (streams cut them) and lone ones replaced."""
-    if text.isascii():
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def sendable(request: dict) -> dict:
-    """A request without what no endpoint takes: lone surrogates, NaN."""
-    text = whole_characters(json.dumps(request, ensure_ascii=False))
-    return json.loads(text, parse_constant=lambda _: None)
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def visible(text: str, strict: bool = False) -> str:
