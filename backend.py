@@ -87,8 +87,8 @@ class Endpoint:
 
         http = openai.DefaultHttpxClient(trust_env=not LOOPBACK.match(self.url))
         client = openai.OpenAI(api_key=self.key, base_url=self.url, http_client=http)
-        wait = openai.Timeout(600, connect=10)  # a local model may be silent for minutes
-        return client.with_options(timeout=wait, max_retries=0)
+        # a local model may be silent for minutes
+        return client.with_options(timeout=openai.Timeout(600, connect=10), max_retries=0)
 
     def models(self, timeout: float = 20) -> list[str]:
         """The ids that GET /v1/models names. Raises BackendError."""
@@ -161,7 +161,7 @@ def clean_url(url: str) -> str:
     url = url.strip().rstrip("/").removesuffix("/chat/completions")
     if url and "://" not in url:
         url = ("http://" if LOOPBACK.match(url) else "https://") + url
-    if url and not re.fullmatch(r"https?://[^/\s]\S*", url):
+    if not re.fullmatch(r"(https?://[^/\s]\S*)?", url):
         raise BackendError(f"the base URL {url!r} is no http(s) address", "settings")
     return url
 
@@ -218,15 +218,11 @@ def chat(
     conversation is too long for the model.
     """
     endpoint, failures = backend or connect(), []
-    request = {
-        "model": endpoint.model,
-        "messages": messages,
-        "tools": tools or None,
-        "tool_choice": tool_choice if tools else None,
-        "stream": stream or None,
-        "stream_options": {"include_usage": True} if stream else None,
-        "temperature": endpoint.temperature,
-    }
+    request = {"model": endpoint.model, "messages": messages, "temperature": endpoint.temperature}
+    if tools:
+        request |= {"tools": tools, "tool_choice": tool_choice}
+    if stream:
+        request |= {"stream": True, "stream_options": {"include_usage": True}}
     while True:
         try:
             return exchange(endpoint, request, watch)
@@ -242,23 +238,21 @@ def chat(
 
 def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
     """One request and its reply. Whatever the SDK raises leaves here as a BackendError."""
-    names = [tool["function"]["name"] for tool in request["tools"] or []]
-    request = {k: v for k, v in request.items() if v is not None and k not in endpoint.refused}
-    whole: dict = {}
-    shown = 0
+    names = [tool["function"]["name"] for tool in request.get("tools", [])]
+    sent = {k: v for k, v in request.items() if v is not None and k not in endpoint.refused}
+    whole, shown = dict[str, Any](), 0
     try:
-        text = whole_characters(json.dumps(request, ensure_ascii=False))
-        request = json.loads(text, parse_constant=lambda _: None)  # NaN, which no endpoint takes
-        watch("request", request)
+        text = whole_characters(json.dumps(sent, ensure_ascii=False))
+        sent = json.loads(text, parse_constant=lambda _: None)  # NaN, which no endpoint takes
+        watch("request", sent)
         create = endpoint.client.chat.completions.with_streaming_response.create
-        with create(**request) as response:
+        with create(**sent) as response:
             for chunk in read_chunks(response.iter_bytes()):  # a plain reply is one chunk
                 watch("chunk", chunk)
                 if not isinstance(chunk, dict):
                     raise ValueError(f"this is no chat completion: {json.dumps(chunk)}")
-                wrong = ("error",) if chunk.get("choices") else MESSAGES
-                if any(map(chunk.get, wrong)):
-                    raise explain(chunk, endpoint, request)  # with status 200, or in mid-stream
+                if any(map(chunk.get, ["error"] if chunk.get("choices") else MESSAGES)):
+                    raise explain(chunk, endpoint)  # with status 200, or in the middle of a stream
                 whole = merged(whole, chunk)
                 text = certain_text(whole, bool(names))
                 if len(text) > shown:
@@ -266,19 +260,20 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
                     shown = len(text)
         return clean_reply(whole, names, endpoint.backend.returns)
     except Exception as error:  # the SDK lets httpx, JSON, URL and encoding errors through
-        raise explain(error, endpoint, request) from error
+        raise explain(error, endpoint) from error
 
 
 # --- errors --------------------------------------------------------------------------------------
 
-OPTIONAL = ("stream_options", "temperature", "tool_choice")  # what a request can do without
-MESSAGES = ("error", "message", "detail", "msg", "errors")  # where error bodies say what is wrong
-RULES = [  # a pattern of status, codes and message; the kind of failure, what to do; the first counts
+MESSAGES = ["error", "message", "detail", "msg", "errors"]  # where a body says what is wrong
+RULES = [  # a pattern of status, codes and message; the kind; what to do. The first that fits counts
+    (r"\A4(?:00|04|22) .*\b(stream_options|temperature|tool_choice)\b", "parameter",
+     "left out from now on"),
     (r"\A402|insufficient[_ ](quota|balance|credit|fund)|credit balance is", "fatal",
      "quota: the account has nothing left"),
-    (r"\A413|context[_ ]?(length|size|window)|maximum context|(prompt|input|request) (is )?too (long"
-     r"|large)|too many (\w+ )?tokens|reduce (the length|your message)|exceed\w* .{0,40}context"
-     r"|(input|prompt) .{0,40}exceeds?|maximum (input|prompt|sequence) length", "context", ""),
+    (r"\A413|context[_ ]?(length|size|window)|maximum context|(prompt|input|request) (is )?too (lo"
+     r"ng|large)|too many (\w+ )?tokens|reduce (the length|your message)|exceed\w* .{0,40}context|"
+     r"(input|prompt) .{0,40}exceeds?|maximum (input|prompt|sequence) length", "context", ""),
     (r"tool_use_failed|pars\w+ tool[ _]?call|failed to call a function|malformed_function_call",
      "bad_call", "the model kept producing bad tool calls"),
     (r"tools?\b.{0,60}not (support|enabl)|not support.{0,40}\btools?\b", "fatal",
@@ -306,7 +301,7 @@ class BackendError(Exception):
         self.kind, self.wait = kind, wait
 
 
-def explain(error: Any, endpoint: Endpoint, request: Iterable[str] = ()) -> BackendError:
+def explain(error: Any, endpoint: Endpoint) -> BackendError:
     """Whatever was raised, or an error object that came as a reply, as one line without the key."""
     if isinstance(error, BackendError):
         return error
@@ -323,16 +318,14 @@ def explain(error: Any, endpoint: Endpoint, request: Iterable[str] = ()) -> Back
             chain.append(cause)
         codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
         message = str(chain[-1])
-    said = f"{status} {codes} {message}"
-    fitting = (rule for rule in RULES if re.search(rule[0], said, re.I))
-    _, kind, hint = next(fitting, ("", "fatal", ""))
-    wait = retry_after(headers) if kind == "transient" else None
+    said, flags = f"{status} {codes} {message}", re.IGNORECASE | re.DOTALL
+    fits = ((re.search(pattern, said, flags), kind, hint) for pattern, kind, hint in RULES)
+    match, kind, hint = next((fit for fit in fits if fit[0]), (None, "fatal", ""))
+    wait = {"transient": retry_after(headers), "parameter": 0}.get(kind)
     if wait and wait > 60:
         kind, hint = "fatal", f"it asks to wait {wait:.0f} s: try again later"
-    unwanted = [name for name in OPTIONAL if re.search(rf"\A4(00|04|22) .*\b{name}\b", said, re.S)]
-    if unwanted := {*unwanted} & {*request}:
-        endpoint.refused |= unwanted
-        kind, hint, wait = "parameter", "left out from now on", 0
+    if match and kind == "parameter":
+        endpoint.refused.add(match[1].lower())
     hint = hint.format(**endpoint.backend._asdict() | {"model": endpoint.model})
     line = f"{status or codes.split()[0]}: {message or codes or 'no reason given'}"
     line = " ".join(f"{line} ({hint})".removesuffix(" ()").split()).replace(endpoint.key, "[key]")
@@ -341,23 +334,24 @@ def explain(error: Any, endpoint: Endpoint, request: Iterable[str] = ()) -> Back
 
 def error_fields(body: str) -> tuple[str, str]:
     """The messages and the codes of an error body, wherever in it they stand."""
+    if re.match(r"\s*<(html|!doctype|head|body)", body, re.I):
+        title = re.search(r"<title>(.*?)</title>", body, re.I | re.S)
+        return f"a page of HTML: {title[1] if title else ''}", ""
     pairs: list[tuple[str, Any]] = []
     with contextlib.suppress(ValueError, RecursionError):
         json.loads(body, object_pairs_hook=pairs.extend)
     said = [text_of(v) for key in (*MESSAGES, "raw") for k, v in pairs if k == key]
     codes = [
-        str(v) for k, v in pairs if k in ("code", "type", "status") and isinstance(v, (str, int))
+        str(v) for k, v in pairs if k in ("code", "type", "status") and not isinstance(v, list)
     ]
-    title = re.search(r"<title>(.*?)</title>", body, re.I | re.S)
-    if re.match(r"\s*<(html|!doctype|head|body)", body, re.I):
-        said = ["a page of HTML", title[1] if title else ""]
     return ": ".join(dict.fromkeys(filter(None, said))) or ("" if pairs else body), " ".join(codes)
 
 
 def retry_after(headers: Any) -> float | None:
     """Seconds to wait, of `retry-after-ms` or `retry-after` (a number, with a unit, or a date)."""
-    text = f"{headers.get('retry-after-ms', '')}ms".strip()
-    text = headers.get("retry-after", "").strip() if text == "ms" else text
+    text = str(headers.get("retry-after", "")).strip()
+    if headers.get("retry-after-ms"):
+        text = f"{headers['retry-after-ms']}ms"
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", text):
         return float(match[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(match[2], 1)
     with contextlib.suppress(TypeError, ValueError, OverflowError, IndexError):
@@ -368,6 +362,7 @@ def retry_after(headers: Any) -> float | None:
 # --- assembly ------------------------------------------------------------------------------------
 
 GROWING = "content reasoning_content reasoning refusal text summary data arguments".split()
+TOKENS = ("prompt_tokens", "completion_tokens", "total_tokens")
 MOST = 50_000_000  # characters of one response: more is an endpoint gone wild
 
 
@@ -378,7 +373,7 @@ def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
     JSON, and the other way round. Raises ConnectionError where the body ends in the middle.
     """
     pending, rest, size = "", "", 0
-    for block in itertools.chain(codecs.iterdecode(blocks, "utf-8-sig", "replace"), ["\n"]):
+    for block in itertools.chain(codecs.iterdecode(blocks, "utf-8-sig", "replace"), ["\ndata:\n"]):
         size += len(block)
         if size > MOST:
             raise ValueError("the reply does not end")
@@ -386,70 +381,59 @@ def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
         for line in lines:
             if re.fullmatch(r"(data:)?\s*\[DONE\]\s*", line):
                 return
-            if not line.startswith("data:"):
-                pending += "" if re.match("(event|id|retry)?:", line) else line + "\n"
-                continue
-            pending += line[5:]
-            with contextlib.suppress(ValueError):  # else it goes on in the next data line
-                value, pending = json.loads(pending), ""
-                yield value
+            if line.startswith("data:"):
+                pending += line[5:]
+                with contextlib.suppress(ValueError):  # else it goes on in the next data line
+                    value, pending = json.loads(pending), ""
+                    yield value
+            elif not re.match("(event|id|retry)?:", line):
+                pending += line + "\n"
     if pending.lstrip().startswith("<"):
         raise ValueError("a page of HTML came back: the base URL is not that of a chat API")
     if pending.strip():
-        try:
-            yield json.loads(pending)
-        except ValueError:
-            raise ConnectionError("the reply was cut off, or is no JSON") from None
+        raise ConnectionError("the reply was cut off, or is no JSON")
 
 
 def merged(old: Any, new: Any, key: str = "") -> Any:
     """A chunk added to what came before it: texts grow, lists are matched, the rest is newer."""
-    if not old or new is None:
-        return old if new is None else new
+    if not old or not new:
+        return old or new
     if isinstance(old, dict) and isinstance(new, dict):
         return old | {k: merged(old.get(k), v, k) for k, v in new.items()}
     if isinstance(old, list) or isinstance(new, list):  # Mistral sends parts, then plain text
         old = list(as_list(old))
         for item in as_list(new):
-            place = place_of(item, old, key)
-            old[place : place + 1] = [merged(old[place] if place < len(old) else None, item)]
+            places = [i for i, before in enumerate(old) if goes_on(before, item, key)]
+            place = places[-1] if places else len(old)
+            old[place : place + 1] = [merged(old[place], item) if places else item]
         return old
     if not isinstance(old, str) or not isinstance(new, str):
-        return new or old
+        return new
     if key == "name":  # repeated on each fragment, or in pieces
         return old if old.endswith(new) else new if new.startswith(old) else old + new
-    return old + new if key in GROWING else new or old
+    return old + new if key in GROWING else new
 
 
-def place_of(item: Any, old: list, key: str) -> int:
-    """Where in the list that came so far an item goes on; its length for a new one.
+def goes_on(old: Any, new: Any, key: str) -> bool:
+    """Whether an item of a list belongs to one that came before: by its index.
 
-    By index; but a call with a new id is a new call also where the index is taken (Ollama), and so
-    is one with a name after complete arguments; without an index the last call goes on (Gemini).
+    But a call with a new id is a new call also where the index is taken (Ollama), and so is one
+    with a name after complete arguments; without an index the last call goes on (Gemini).
     """
-    item, function = as_dict(item), as_dict(as_dict(item).get("function"))
-    if key != "tool_calls" and "index" not in item:
-        return len(old)
-    for place, before in reversed(list(enumerate(map(as_dict, old)))):
-        ids = {str(part["id"]) for part in (before, item) if part.get("id")}
-        if item.get("index") not in (None, before.get("index")) or len(ids) == 2:
-            continue
-        done = as_dict(before.get("function")).get("arguments")
-        anew = key == "tool_calls" and function.get("name") and function.get("arguments") and done
-        return (
-            len(old) if anew and item.get("id") not in ids and parsed(done) is not None else place
-        )
-    return len(old)
+    old, new = as_dict(old), as_dict(new)
+    if new.get("index") not in (None, old.get("index")) or key != "tool_calls":
+        return "index" in new and new["index"] == old.get("index")
+    if old.get("id") and new.get("id"):
+        return old["id"] == new["id"]
+    before, function = as_dict(old.get("function")), as_dict(new.get("function"))
+    again = before.get("arguments") and function.get("name") and function.get("arguments")
+    return not again or parsed(before["arguments"]) is None
 
 
 def messages_of(whole: dict) -> list[dict]:
-    """The messages of a reply's choices; `finish` is blank where the end of a stream is missing."""
-    messages = []
-    for choice in filter(as_dict, as_list(whole.get("choices"))):
-        finish = choice.get("finish_reason") or ("" if "delta" in choice else "stop")
-        part = as_dict(choice.get("delta") or choice.get("message"))
-        messages.append(part | {"finish": str(finish)})
-    return messages
+    """The choices of a reply, each with the fields of its message."""
+    choices = filter(as_dict, as_list(whole.get("choices")))
+    return [c | as_dict(c.get("delta") or c.get("message")) for c in choices]
 
 
 def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
@@ -458,7 +442,7 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     Raises ConnectionError where the end is missing.
     """
     messages = messages_of(whole)
-    if not any(m["finish"] for m in messages):
+    if not any("delta" not in m or m.get("finish_reason") for m in messages):
         raise ConnectionError("the reply was cut off before its end, or is empty")
     best = next((m for m in messages if m.get("tool_calls") or m.get("function_call")), messages[0])
     text = next(filter(None, (text_of(m.get("content")) for m in (best, *messages))), "")
@@ -471,19 +455,13 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
         text, calls = calls_in_text(text, names)
         text = re.sub(r"</?tool_response>|<(\w+)>\s*</\1>", "", text)
     text, refusal = text.strip(), text_of(best.get("refusal"))
-    message: Message = {"role": "assistant", "content": text}
-    if calls:
-        message["tool_calls"] = [as_sent(call) for call in calls]
-    back = {"reasoning_content": reasoning, "reasoning_details": best.get("reasoning_details")}
-    if returns and back[returns]:
-        message[returns] = back[returns]
+    finish = "content_filter" if refusal and not text else str(best.get("finish_reason") or "stop")
+    back = reasoning if returns == "reasoning_content" else best.get(returns)
+    extra = {"tool_calls": [as_sent(call) for call in calls], returns: back}
+    message = {"role": "assistant", "content": text} | {k: v for k, v in extra.items() if k and v}
     told = as_dict(whole.get("usage"))
-    told = {k: n for k, n in told.items() if isinstance(n, (int, float)) and 0 <= n < 1e12}
-    usage = {
-        f"{k}_tokens": int(told.get(f"{k}_tokens", 0)) for k in ("prompt", "completion", "total")
-    }
+    usage = {k: told[k] if isinstance(told.get(k), int) else 0 for k in TOKENS}
     usage["total_tokens"] = usage["total_tokens"] or sum(usage.values())
-    finish = best["finish"] or "stop" if text or not refusal else "content_filter"
     nudge = "" if calls else nudge_for(text, finish, names)
     return Reply(text or None, calls, finish, usage, message, reasoning, refusal, nudge)
 
@@ -504,9 +482,8 @@ def nudge_for(text: str, finish: str, names: list[str]) -> str:
 # --- calls ---------------------------------------------------------------------------------------
 
 TAG = r"(?:tool_calls?|tools?|function_calls?|tool_code)"
-CALL_START = re.compile(
-    rf"^[ \t,;]*(?:(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*){{0,3}}(?=[{{\[<])", re.M
-)
+OPENING = rf"(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*"
+CALL_START = re.compile(rf"^[ \t,;]*(?:{OPENING}){{0,3}}(?=[{{\[<])", re.M)
 CALL_END = re.compile(rf"[}}\]]*\s*(?:```(?!\w)|</{TAG}>|\Z|(?<=\n))\s*(?:```(?!\w)|</{TAG}>)?\s*")
 FUNCTION_TAG = re.compile(r"<function=([^>\s]+)>(.*?)(?:</function>|\Z)", re.S)
 PARAMETER_TAG = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|\Z)", re.S)
@@ -537,19 +514,16 @@ def as_sent(call: ToolCall) -> dict:
 
 
 def parsed(arguments: Any) -> dict | None:
-    """The arguments as an object; None where they are none.
+    """The arguments as an object, also out of a fence, encoded twice, or before a stray token.
 
-    Blank and null stand for no arguments. They are taken out of a code fence, decoded twice, freed
-    from one stray token at the end. Never taken: NaN, nesting and numbers beyond bounds, and lone
-    surrogates, which some servers answer with an error in every later turn.
+    Blank is {}. None for the rest, and for what no JSON can hold or some server stumbles on in
+    every later turn: NaN, lone surrogates, nesting and numbers beyond bounds.
     """
     try:
         for _ in range(3):
             if isinstance(arguments, str):
-                text = (
-                    re.sub(r"\A```\w*", "", arguments.strip()).removesuffix("```").strip() or "{}"
-                )
-                arguments, end = json.JSONDecoder().raw_decode(text)
+                text = re.sub(r"\A```\w*|```\Z", "", arguments.strip()).strip()
+                arguments, end = json.JSONDecoder().raw_decode(text or "{}")
                 if not re.fullmatch(r"\s*[^\s{\[\"]{0,40}", text[end:]):
                     return None
         json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
@@ -582,13 +556,10 @@ def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
 
 
 def decoded(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value or function tag at `start`, and its end; its braces may be doubled, and one
-    may be missing."""
+    """The JSON value or function tag at `start`, its braces mended, and where it ends."""
     if tag := FUNCTION_TAG.match(text, start):
-        return {
-            "name": tag[1],
-            "arguments": dict(PARAMETER_TAG.findall(tag[2])) or tag[2],
-        }, tag.end()
+        arguments = dict(PARAMETER_TAG.findall(tag[2])) or tag[2]
+        return {"name": tag[1], "arguments": arguments}, tag.end()
     decoder = json.JSONDecoder(strict=False)
     for skip in (0, 1):
         with contextlib.suppress(ValueError, RecursionError):
