@@ -20,7 +20,6 @@ import itertools
 import json
 import os
 import re
-import secrets
 import sys
 import time
 import unicodedata
@@ -34,8 +33,6 @@ from typing import Any, NamedTuple
 
 
 class Backend(NamedTuple):
-    """A row of the table."""
-
     name: str
     url: str
     key: str | None = None  # the environment variable of its key; None: a local server needs none
@@ -125,13 +122,10 @@ def connect(name: str | None = None, model: str | None = None, url: str | None =
     name = name or setting("AGENT_BACKEND") or (url and "openai") or next(keyed, "")
     backend = BACKENDS.get(name) if name else local_server()
     if not backend:
-        known = ", ".join(BACKENDS)
-        raise BackendError(f"unknown backend {name!r}: it can be {known}", "settings")
+        raise BackendError(f"unknown backend {name!r}: take {', '.join(BACKENDS)}", "settings")
     key = setting(backend.key) if backend.key else ""
     if backend.key and not key and not LOOPBACK.match(url):
-        raise BackendError(
-            f"{backend.name} needs a key: set {backend.key}, best in .env", "settings"
-        )
+        raise BackendError(f"{backend.name} needs a key: set {backend.key} in .env", "settings")
     if re.search(r"[^!-~]", key):
         raise BackendError(f"{backend.key} has a character that no key has", "settings")
     endpoint = Endpoint(backend, url or backend.url, key or "no-key")
@@ -218,7 +212,11 @@ def chat(
     conversation is too long for the model.
     """
     endpoint, failures = backend or connect(), []
-    request = {"model": endpoint.model, "messages": messages, "temperature": endpoint.temperature}
+    request: dict[str, Any] = {
+        "model": endpoint.model,
+        "messages": messages,
+        "temperature": endpoint.temperature,
+    }
     if tools:
         request |= {"tools": tools, "tool_choice": tool_choice}
     if stream:
@@ -267,8 +265,7 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
 
 MESSAGES = ["error", "message", "detail", "msg", "errors"]  # where a body says what is wrong
 RULES = [  # a pattern of status, codes and message; the kind; what to do. The first that fits counts
-    (r"\A4(?:00|04|22) .*\b(stream_options|temperature|tool_choice)\b", "parameter",
-     "left out from now on"),
+    (r"\A4(?:00|04|22).*\b(stream_options|temperature|tool_choice)\b", "parameter", "left out now"),
     (r"\A402|insufficient[_ ](quota|balance|credit|fund)|credit balance is", "fatal",
      "quota: the account has nothing left"),
     (r"\A413|context[_ ]?(length|size|window)|maximum context|(prompt|input|request) (is )?too (lo"
@@ -318,8 +315,8 @@ def explain(error: Any, endpoint: Endpoint) -> BackendError:
             chain.append(cause)
         codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
         message = str(chain[-1])
-    said, flags = f"{status} {codes} {message}", re.IGNORECASE | re.DOTALL
-    fits = ((re.search(pattern, said, flags), kind, hint) for pattern, kind, hint in RULES)
+    said = f"{status} {codes} {message}"
+    fits = ((re.search(f"(?is){rule}", said), kind, hint) for rule, kind, hint in RULES)
     match, kind, hint = next((fit for fit in fits if fit[0]), (None, "fatal", ""))
     wait = {"transient": retry_after(headers), "parameter": 0}.get(kind)
     if wait and wait > 60:
@@ -349,9 +346,8 @@ def error_fields(body: str) -> tuple[str, str]:
 
 def retry_after(headers: Any) -> float | None:
     """Seconds to wait, of `retry-after-ms` or `retry-after` (a number, with a unit, or a date)."""
-    text = str(headers.get("retry-after", "")).strip()
-    if headers.get("retry-after-ms"):
-        text = f"{headers['retry-after-ms']}ms"
+    milliseconds, text = headers.get("retry-after-ms"), headers.get("retry-after", "").strip()
+    text = f"{milliseconds}ms" if milliseconds else text
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", text):
         return float(match[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(match[2], 1)
     with contextlib.suppress(TypeError, ValueError, OverflowError, IndexError):
@@ -367,11 +363,8 @@ MOST = 50_000_000  # characters of one response: more is an endpoint gone wild
 
 
 def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
-    """The JSON values of a body: the data of server-sent events, or one document.
-
-    Each line tells which, not the content type: a request to stream may be answered with plain
-    JSON, and the other way round. Raises ConnectionError where the body ends in the middle.
-    """
+    """The JSON values of a body: the data of server-sent events, or one document. Each line tells
+    which: a request to stream may be answered with plain JSON, and the other way round."""
     pending, rest, size = "", "", 0
     for block in itertools.chain(codecs.iterdecode(blocks, "utf-8-sig", "replace"), ["\ndata:\n"]):
         size += len(block)
@@ -415,14 +408,14 @@ def merged(old: Any, new: Any, key: str = "") -> Any:
 
 
 def goes_on(old: Any, new: Any, key: str) -> bool:
-    """Whether an item of a list belongs to one that came before: by its index.
-
-    But a call with a new id is a new call also where the index is taken (Ollama), and so is one
-    with a name after complete arguments; without an index the last call goes on (Gemini).
-    """
+    """Whether an item of a list goes on with one that came before: by index. But a call with a new
+    id is a new call also where the index is taken (Ollama), and so is one with a name after
+    complete arguments; without an index the last call goes on (Gemini)."""
     old, new = as_dict(old), as_dict(new)
-    if new.get("index") not in (None, old.get("index")) or key != "tool_calls":
-        return "index" in new and new["index"] == old.get("index")
+    if new.get("index") not in (None, old.get("index")) or (
+        key != "tool_calls" and "index" not in new
+    ):
+        return False
     if old.get("id") and new.get("id"):
         return old["id"] == new["id"]
     before, function = as_dict(old.get("function")), as_dict(new.get("function"))
@@ -437,10 +430,7 @@ def messages_of(whole: dict) -> list[dict]:
 
 
 def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
-    """The clean reply, and the message that goes back, of all that came.
-
-    Raises ConnectionError where the end is missing.
-    """
+    """The clean reply, and the message that goes back, of all that came."""
     messages = messages_of(whole)
     if not any("delta" not in m or m.get("finish_reason") for m in messages):
         raise ConnectionError("the reply was cut off before its end, or is empty")
@@ -468,8 +458,8 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
 
 def nudge_for(text: str, finish: str, names: list[str]) -> str:
     """What a small model needs to hear after a reply that is neither a call nor an answer."""
-    named = re.search(f"`({'|'.join(names)})`", text) if names else None
-    call = json.dumps({"name": named[1] if named else (names or [""])[0], "arguments": {}})
+    named = re.search(f"`({'|'.join(names) or '(?!)'})`", text)
+    call = json.dumps({"name": named[1] if named else "".join(names[:1]), "arguments": {}})
     if not text:
         return f"(Your reply was empty. Answer in plain words, or call a tool, as in\n{call}\n)"
     if names and re.match(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b", text):
@@ -490,19 +480,17 @@ PARAMETER_TAG = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|\Z)
 MAY_BE_CALL = re.compile(r"^[ \t]*(?:`{1,2}\Z|(?:```\w*\s*)?(?:[{<]|\[[{T]|\[?\Z))", re.M)
 
 
-def clean_call(call: Any, words_after: bool = False) -> ToolCall:
-    """A call of any shape, with a fresh id, a clean name, and arguments that are JSON if they can.
-
-    The id has 9 letters and digits, whatever the endpoint said: Mistral takes no other.
-    """
+def clean_call(call: Any) -> ToolCall:
+    """A call of any shape, with a fresh id, a clean name, and arguments that are JSON if they can."""
     call = as_dict(call) or {"arguments": call}
     function = as_dict(call.get("function")) or as_dict(call.get("custom")) or call
     name = re.sub(r"\A\s*functions?\.|<\|.*", "", text_of(function.get("name")), flags=re.S).strip()
     given = next((function[k] for k in ("arguments", "parameters", "input") if k in function), None)
     value = parsed(given)
     arguments = str(given) if value is None else json.dumps(value, ensure_ascii=False)
+    call_id = os.urandom(5).hex()[:9]  # 9 letters and digits: Mistral takes no other
     made = SimpleNamespace(name=name, arguments=arguments)
-    return ToolCall(secrets.token_hex(5)[:9], made, call.get("extra_content"), words_after)
+    return ToolCall(call_id, made, call.get("extra_content"))
 
 
 def as_sent(call: ToolCall) -> dict:
@@ -533,16 +521,18 @@ def parsed(arguments: Any) -> dict | None:
 
 
 def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
-    """The words of a text, and the calls that a small model wrote into it.
-
-    A call stands on its own lines, bare, fenced or in tags, and its name is one of `names`.
-    """
+    """The words of a text, and the calls that a small model wrote into it: each on its own lines,
+    bare, fenced or in tags, and with one of the `names`."""
     words, calls = "", []
     while start := CALL_START.search(text):
         value, end = decoded(text, start.end())
         made, closed = [clean_call(item) for item in as_list(value)], CALL_END.match(text, end)
-        good = closed and made and all(call.function.name in names for call in made)
-        if good and re.search("<function=|arguments|parameters", text[start.end() : end]):
+        good = made and all(call.function.name in names for call in made)
+        if (
+            good
+            and closed
+            and re.search("<function=|arguments|parameters", text[start.end() : end])
+        ):
             words += text[: start.start()]
             calls += [(call, len(words)) for call in made]
             text = text[closed.end() :]
@@ -616,10 +606,8 @@ def whole_characters(text: str) -> str:
 
 
 def visible(text: str, strict: bool = False) -> str:
-    """The text with what a terminal would obey or hide written out, as in \\x1b.
-
-    Lines and tabs stay; so do the joiners of emoji and scripts, unless `strict`.
-    """
+    """The text with what a terminal would obey or hide written out, as in \\x1b. Lines and tabs
+    stay; so do the joiners of emoji and scripts, unless `strict`."""
     hiding = HIDING | {"Zs"} if strict else HIDING
 
     def written_out(match: re.Match) -> str:
@@ -630,17 +618,11 @@ def visible(text: str, strict: bool = False) -> str:
     return re.sub(r"[^\x20-\x7e\n\t]", written_out, text if strict else text.replace("\r\n", "\n"))
 
 
-def main() -> int:
-    """`python backend.py "Say hello."`"""
+if __name__ == "__main__":
     try:
         print(visible(complete(" ".join(sys.argv[1:]) or "Say hello.")))
     except BackendError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2 if error.kind == "settings" else 1
+        sys.exit(2 if error.kind == "settings" else 1)
     except KeyboardInterrupt:
-        return 130
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        sys.exit(130)
