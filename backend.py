@@ -72,7 +72,7 @@ class Endpoint:
 
     backend: Backend
     url: str
-    key: str = "no-key"
+    key: str = field(default="no-key", repr=False)
     model: str = ""
     temperature: float | None = None  # None: not sent
     refused: set[str] = field(default_factory=set)  # parameters that it does not take
@@ -212,11 +212,8 @@ def chat(
     conversation is too long for the model.
     """
     endpoint, failures = backend or connect(), []
-    request: dict[str, Any] = {
-        "model": endpoint.model,
-        "messages": messages,
-        "temperature": endpoint.temperature,
-    }
+    request: dict = {"model": endpoint.model, "messages": messages}
+    request["temperature"] = endpoint.temperature
     if tools:
         request |= {"tools": tools, "tool_choice": tool_choice}
     if stream:
@@ -263,8 +260,9 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
 
 # --- errors --------------------------------------------------------------------------------------
 
-MESSAGES = ["error", "message", "detail", "msg", "errors"]  # where a body says what is wrong
-RULES = [  # a pattern of status, codes and message; the kind; what to do. The first that fits counts
+MESSAGES = ["error", "message", "detail", "msg", "errors"]  # where bodies say what is wrong
+CODES = ["code", "type", "status"]
+RULES = [  # a pattern of status, codes and message; the kind; what to do. The first that fits
     (r"\A4(?:00|04|22).*\b(stream_options|temperature|tool_choice)\b", "parameter", "left out now"),
     (r"\A402|insufficient[_ ](quota|balance|credit|fund)|credit balance is", "fatal",
      "quota: the account has nothing left"),
@@ -281,7 +279,7 @@ RULES = [  # a pattern of status, codes and message; the kind; what to do. The f
     ("ConnectionRefusedError", "fatal", "nothing listens there: is the server running?"),
     ("gaierror", "fatal", "the host is unknown: check the base URL and the network"),
     ("SSLError", "fatal", "no trusted TLS connection"),
-    ("Timeout|ConnectionError|TransportError|error object", "transient", ""),
+    (r"\Aerror |Timeout|ConnectionError|TransportError", "transient", ""),
     ("proxy|socks", "fatal", "look at the variables HTTP_PROXY and ALL_PROXY"),
 ]  # fmt: skip
 
@@ -302,29 +300,27 @@ def explain(error: Any, endpoint: Endpoint) -> BackendError:
     """Whatever was raised, or an error object that came as a reply, as one line without the key."""
     if isinstance(error, BackendError):
         return error
-    status, headers = getattr(error, "status_code", None), {}
-    if isinstance(error, dict):
-        message, codes = error_fields(json.dumps(error))
-        status = next(iter(re.findall(r"\b[45]\d\d\b", codes)), None)
-        codes = f"error object {codes}"
-    elif status:
-        (message, codes), headers = error_fields(error.response.text), error.response.headers
+    response = getattr(error, "response", None)
+    if isinstance(error, dict) or response is not None:
+        message, codes = error_fields(json.dumps(error) if response is None else response.text)
+        told = re.findall(r"\b[45]\d\d\b", codes) or ["error"]
+        status = str(told[0] if response is None else response.status_code)
     else:
         chain = [error]
         while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
             chain.append(cause)
         codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
-        message = str(chain[-1])
+        status, message = type(error).__name__, str(chain[-1])
     said = f"{status} {codes} {message}"
     fits = ((re.search(f"(?is){rule}", said), kind, hint) for rule, kind, hint in RULES)
     match, kind, hint = next((fit for fit in fits if fit[0]), (None, "fatal", ""))
-    wait = {"transient": retry_after(headers), "parameter": 0}.get(kind)
+    wait = {"transient": retry_after(getattr(response, "headers", {})), "parameter": 0}.get(kind)
     if wait and wait > 60:
         kind, hint = "fatal", f"it asks to wait {wait:.0f} s: try again later"
     if match and kind == "parameter":
         endpoint.refused.add(match[1].lower())
     hint = hint.format(**endpoint.backend._asdict() | {"model": endpoint.model})
-    line = f"{status or codes.split()[0]}: {message or codes or 'no reason given'}"
+    line = f"{status}: {message or codes or 'no reason given'}"
     line = " ".join(f"{line} ({hint})".removesuffix(" ()").split()).replace(endpoint.key, "[key]")
     return BackendError(f"{endpoint.url}: {line[:500]}", kind, wait)
 
@@ -338,9 +334,7 @@ def error_fields(body: str) -> tuple[str, str]:
     with contextlib.suppress(ValueError, RecursionError):
         json.loads(body, object_pairs_hook=pairs.extend)
     said = [text_of(v) for key in (*MESSAGES, "raw") for k, v in pairs if k == key]
-    codes = [
-        str(v) for k, v in pairs if k in ("code", "type", "status") and not isinstance(v, list)
-    ]
+    codes = [str(v) for k, v in pairs if k in CODES and not isinstance(v, list)]
     return ": ".join(dict.fromkeys(filter(None, said))) or ("" if pairs else body), " ".join(codes)
 
 
@@ -412,9 +406,8 @@ def goes_on(old: Any, new: Any, key: str) -> bool:
     id is a new call also where the index is taken (Ollama), and so is one with a name after
     complete arguments; without an index the last call goes on (Gemini)."""
     old, new = as_dict(old), as_dict(new)
-    if new.get("index") not in (None, old.get("index")) or (
-        key != "tool_calls" and "index" not in new
-    ):
+    index = new.get("index")
+    if index not in (None, old.get("index")) or (index is None and key != "tool_calls"):
         return False
     if old.get("id") and new.get("id"):
         return old["id"] == new["id"]
@@ -481,7 +474,7 @@ MAY_BE_CALL = re.compile(r"^[ \t]*(?:`{1,2}\Z|(?:```\w*\s*)?(?:[{<]|\[[{T]|\[?\Z
 
 
 def clean_call(call: Any) -> ToolCall:
-    """A call of any shape, with a fresh id, a clean name, and arguments that are JSON if they can."""
+    """A call of any shape, with a fresh id, a clean name, and JSON as arguments if it can be."""
     call = as_dict(call) or {"arguments": call}
     function = as_dict(call.get("function")) or as_dict(call.get("custom")) or call
     name = re.sub(r"\A\s*functions?\.|<\|.*", "", text_of(function.get("name")), flags=re.S).strip()
@@ -527,12 +520,8 @@ def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
     while start := CALL_START.search(text):
         value, end = decoded(text, start.end())
         made, closed = [clean_call(item) for item in as_list(value)], CALL_END.match(text, end)
-        good = made and all(call.function.name in names for call in made)
-        if (
-            good
-            and closed
-            and re.search("<function=|arguments|parameters", text[start.end() : end])
-        ):
+        found = made and all(call.function.name in names for call in made)
+        if closed and found and re.search("<f|arguments|parameters", text[start.end() : end]):
             words += text[: start.start()]
             calls += [(call, len(words)) for call in made]
             text = text[closed.end() :]
