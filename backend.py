@@ -118,22 +118,20 @@ def connect(name: str | None = None, model: str | None = None, url: str | None =
     """
     load_settings()
     url = clean_url(url or setting("OPENAI_BASE_URL"))
-    keyed = (b.name for b in BACKENDS.values() if b.key and setting(b.key))
-    name = name or setting("AGENT_BACKEND") or (url and "openai") or next(keyed, "")
-    backend = BACKENDS.get(name) if name else local_server()
-    if not backend:
+    name = name or setting("AGENT_BACKEND") or (url and "openai") or usual_backend()
+    if name not in BACKENDS:
         raise BackendError(f"unknown backend {name!r}: take {', '.join(BACKENDS)}", "settings")
+    backend = BACKENDS[name]
     key = setting(backend.key) if backend.key else ""
     if backend.key and not key and not LOOPBACK.match(url):
-        raise BackendError(f"{backend.name} needs a key: set {backend.key} in .env", "settings")
+        raise BackendError(f"{name} needs a key: set {backend.key} in .env", "settings")
     if re.search(r"[^!-~]", key):
         raise BackendError(f"{backend.key} has a character that no key has", "settings")
     endpoint = Endpoint(backend, url or backend.url, key or "no-key")
     temperature = setting("AGENT_TEMPERATURE") or ("" if backend.key else "0")  # small ones wander
-    try:
-        endpoint.temperature = float(temperature) if temperature else None
-    except ValueError:
-        raise BackendError(f"AGENT_TEMPERATURE={temperature} is no number", "settings") from None
+    if not re.fullmatch(r"(\d+(\.\d+)?)?", temperature):
+        raise BackendError(f"AGENT_TEMPERATURE={temperature} is no number", "settings")
+    endpoint.temperature = float(temperature) if temperature else None
     usual = backend.model if endpoint.url == backend.url else None
     endpoint.model = model or setting("AGENT_MODEL") or usual or next(iter(endpoint.models()), "")
     if not endpoint.model:
@@ -141,12 +139,12 @@ def connect(name: str | None = None, model: str | None = None, url: str | None =
     return endpoint
 
 
-def local_server() -> Backend:
-    """The first local server of the table that answers on its usual port and has a model."""
-    for backend in BACKENDS.values():
+def usual_backend() -> str:
+    """The first of the table whose key is set, or else that answers on this machine."""
+    for name, backend in BACKENDS.items():
         with contextlib.suppress(BackendError):
-            if not backend.key and Endpoint(backend, backend.url).models(timeout=1):
-                return backend
+            if setting(backend.key) if backend.key else Endpoint(backend, backend.url).models(1):
+                return name
     raise BackendError(WAYS_TO_GO_ON, "settings")
 
 
@@ -340,8 +338,8 @@ def error_fields(body: str) -> tuple[str, str]:
 
 def retry_after(headers: Any) -> float | None:
     """Seconds to wait, of `retry-after-ms` or `retry-after` (a number, with a unit, or a date)."""
-    milliseconds, text = headers.get("retry-after-ms"), headers.get("retry-after", "").strip()
-    text = f"{milliseconds}ms" if milliseconds else text
+    text = f"{headers.get('retry-after-ms') or ''}ms"
+    text = headers.get("retry-after", "").strip() if text == "ms" else text
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", text):
         return float(match[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(match[2], 1)
     with contextlib.suppress(TypeError, ValueError, OverflowError, IndexError):
@@ -351,7 +349,7 @@ def retry_after(headers: Any) -> float | None:
 
 # --- assembly ------------------------------------------------------------------------------------
 
-GROWING = "content reasoning_content reasoning refusal text summary data arguments".split()
+GROWING = "name content reasoning_content reasoning refusal text summary data arguments".split()
 TOKENS = ("prompt_tokens", "completion_tokens", "total_tokens")
 MOST = 50_000_000  # characters of one response: more is an endpoint gone wild
 
@@ -361,8 +359,7 @@ def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
     which: a request to stream may be answered with plain JSON, and the other way round."""
     pending, rest, size = "", "", 0
     for block in itertools.chain(codecs.iterdecode(blocks, "utf-8-sig", "replace"), ["\ndata:\n"]):
-        size += len(block)
-        if size > MOST:
+        if (size := size + len(block)) > MOST:
             raise ValueError("the reply does not end")
         *lines, rest = re.split(r"\r\n|\n|\r", rest + block)  # httpx would split at U+2028 too
         for line in lines:
@@ -390,15 +387,14 @@ def merged(old: Any, new: Any, key: str = "") -> Any:
     if isinstance(old, list) or isinstance(new, list):  # Mistral sends parts, then plain text
         old = list(as_list(old))
         for item in as_list(new):
-            places = [i for i, before in enumerate(old) if goes_on(before, item, key)]
-            place = places[-1] if places else len(old)
-            old[place : place + 1] = [merged(old[place], item) if places else item]
+            place = next((i for i in range(len(old))[::-1] if goes_on(old[i], item, key)), len(old))
+            old[place : place + 1] = [merged(old[place] if old[place:] else None, item)]
         return old
-    if not isinstance(old, str) or not isinstance(new, str):
+    if not (isinstance(old, str) and isinstance(new, str) and key in GROWING):
         return new
-    if key == "name":  # repeated on each fragment, or in pieces
-        return old if old.endswith(new) else new if new.startswith(old) else old + new
-    return old + new if key in GROWING else new
+    if key == "name" and (old.endswith(new) or new.startswith(old)):
+        return max(old, new, key=len)  # repeated on each fragment
+    return old + new
 
 
 def goes_on(old: Any, new: Any, key: str) -> bool:
