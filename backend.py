@@ -513,7 +513,9 @@ def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
     """The words of a text, and the calls that a small model wrote into it: each on its own lines,
     bare, fenced or in tags, and with one of the `names`."""
     words, calls = "", []
-    while start := CALL_START.search(text):
+    for _ in range(500):  # a degenerate text has thousands of openings
+        if not (start := CALL_START.search(text)):
+            break
         value, end = decoded(text, start.end())
         made, closed = [clean_call(item) for item in as_list(value)], CALL_END.match(text, end)
         found = made and all(call.function.name in names for call in made)
