@@ -2,8 +2,7 @@
 
     python backend.py "Say hello."        try the set-up
 
-What endpoints and models get wrong is put right here, so that the loop sees one shape of reply and
-no provider's habit. What a call does is no matter of this file: it knows tools by their names.
+The loop sees one shape of reply and no provider's habit. It knows tools by their names only.
 
     settings    BACKENDS, the table; connect(), which of them; Endpoint, the one in use
     chat        complete(), chat(): one request, tried again where that helps
@@ -13,6 +12,7 @@ no provider's habit. What a call does is no matter of this file: it knows tools 
     text        reasoning, surrogates, control characters
 """
 
+import codecs
 import contextlib
 import email.utils
 import functools
@@ -20,24 +20,19 @@ import itertools
 import json
 import os
 import re
-import secrets
-import string
 import sys
 import time
 import unicodedata
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 # --- settings ------------------------------------------------------------------------------------
 
 
 class Backend(NamedTuple):
-    """A row of the table; a dash there is None here."""
-
     name: str
     url: str
     key: str | None = None  # the environment variable of its key; None: a local server needs none
@@ -77,23 +72,20 @@ class Endpoint:
 
     backend: Backend
     url: str
-    key: str = "no-key"
+    key: str = field(default="no-key", repr=False)
     model: str = ""
     temperature: float | None = None  # None: not sent
     refused: set[str] = field(default_factory=set)  # parameters that it does not take
-    _client: Any = None
 
-    @property
+    @functools.cached_property
     def client(self) -> Any:
         """The SDK's client, one for the whole run. This machine is not asked through a proxy."""
-        if self._client is None:
-            import openai  # noqa: PLC0415  (takes most of a second)
+        import openai  # noqa: PLC0415  (takes most of a second)
 
-            http = openai.DefaultHttpxClient(trust_env=not LOOPBACK.match(self.url))
-            wait = openai.Timeout(600, connect=10)  # a local model may be silent for minutes
-            client = openai.OpenAI(api_key=self.key, base_url=self.url, http_client=http)
-            self._client = client.with_options(timeout=wait, max_retries=0)
-        return self._client
+        http = openai.DefaultHttpxClient(trust_env=not LOOPBACK.match(self.url))
+        client = openai.OpenAI(api_key=self.key, base_url=self.url, http_client=http)
+        # a local model may be silent for minutes
+        return client.with_options(timeout=openai.Timeout(600, connect=10), max_retries=0)
 
     def models(self, timeout: float = 20) -> list[str]:
         """The ids that GET /v1/models names. Raises BackendError."""
@@ -103,11 +95,6 @@ class Endpoint:
         except Exception as error:  # anything may come back
             raise explain(error, self) from error
 
-    def failure(self, text: str, kind: str = "fatal", wait: float | None = None) -> "BackendError":
-        """A BackendError that names the URL, has one line, and does not hold the key."""
-        line = " ".join(text.split()).replace(self.key, "[key]")
-        return BackendError(f"{self.url}: {line[:500]}", kind, wait)
-
 
 def setting(name: str) -> str:
     """An environment variable, without what pasting leaves around it."""
@@ -115,14 +102,13 @@ def setting(name: str) -> str:
 
 
 def load_settings() -> None:
-    """Read the `.env` beside this file; what is set already stays. Never one of the working
-    directory: a cloned project could have the key sent elsewhere with it."""
+    """Read the `.env` beside this file; what is set already stays."""
     from dotenv import load_dotenv  # noqa: PLC0415
 
-    try:
+    try:  # never one of the working directory: a cloned project could have the key sent elsewhere
         load_dotenv(Path(__file__).with_name(".env"), encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        raise SettingsError(f"cannot read .env beside backend.py: {error}") from error
+        raise BackendError(f"cannot read .env beside backend.py: {error}", "settings") from error
 
 
 def connect(name: str | None = None, model: str | None = None, url: str | None = None) -> Endpoint:
@@ -132,44 +118,34 @@ def connect(name: str | None = None, model: str | None = None, url: str | None =
     """
     load_settings()
     url = clean_url(url or setting("OPENAI_BASE_URL"))
-    keyed = (b.name for b in BACKENDS.values() if b.key and setting(b.key))
-    name = (
-        name
-        or setting("AGENT_BACKEND")
-        or ("openai" if url else next(keyed, None) or local_server())
-    )
+    name = name or setting("AGENT_BACKEND") or (url and "openai") or usual_backend()
     if name not in BACKENDS:
-        known = f"unknown backend {name!r}: it can be {', '.join(BACKENDS)}"
-        raise SettingsError(known if name else WAYS_TO_GO_ON)
-    backend, temperature = BACKENDS[name], setting("AGENT_TEMPERATURE")
+        raise BackendError(f"unknown backend {name!r}: take {', '.join(BACKENDS)}", "settings")
+    backend = BACKENDS[name]
     key = setting(backend.key) if backend.key else ""
     if backend.key and not key and not LOOPBACK.match(url):
-        raise SettingsError(f"{name} needs a key: set {backend.key}, best in .env")
+        raise BackendError(f"{name} needs a key: set {backend.key} in .env", "settings")
     if re.search(r"[^!-~]", key):
-        raise SettingsError(f"{backend.key} has a character that no key has: copy it again")
+        raise BackendError(f"{backend.key} has a character that no key has", "settings")
     endpoint = Endpoint(backend, url or backend.url, key or "no-key")
-    try:  # small models wander, so the local servers get 0
-        endpoint.temperature = float(temperature) if temperature else None if backend.key else 0.0
-    except ValueError:
-        raise SettingsError(f"AGENT_TEMPERATURE={temperature} is no number") from None
-    endpoint.model = model or setting("AGENT_MODEL")
-    if not endpoint.model and endpoint.url == backend.url:
-        endpoint.model = backend.model or ""
-    endpoint.model = endpoint.model or next(iter(endpoint.models()), "")
+    temperature = setting("AGENT_TEMPERATURE") or ("" if backend.key else "0")  # small ones wander
+    if not re.fullmatch(r"(\d+(\.\d+)?)?", temperature):
+        raise BackendError(f"AGENT_TEMPERATURE={temperature} is no number", "settings")
+    endpoint.temperature = float(temperature) if temperature else None
+    usual = backend.model if endpoint.url == backend.url else None
+    endpoint.model = model or setting("AGENT_MODEL") or usual or next(iter(endpoint.models()), "")
     if not endpoint.model:
-        raise SettingsError(
-            f"no model is named (--model, AGENT_MODEL), and {endpoint.url} has none"
-        )
+        raise BackendError(f"{endpoint.url} has no model: name one (--model)", "settings")
     return endpoint
 
 
-def local_server() -> str | None:
-    """The first local server of the table that answers on its usual port and has a model."""
-    for backend in BACKENDS.values():
+def usual_backend() -> str:
+    """The first of the table whose key is set, or else that answers on this machine."""
+    for name, backend in BACKENDS.items():
         with contextlib.suppress(BackendError):
-            if not backend.key and Endpoint(backend, backend.url).models(timeout=1):
-                return backend.name
-    return None
+            if setting(backend.key) if backend.key else Endpoint(backend, backend.url).models(1):
+                return name
+    raise BackendError(WAYS_TO_GO_ON, "settings")
 
 
 def clean_url(url: str) -> str:
@@ -177,8 +153,8 @@ def clean_url(url: str) -> str:
     url = url.strip().rstrip("/").removesuffix("/chat/completions")
     if url and "://" not in url:
         url = ("http://" if LOOPBACK.match(url) else "https://") + url
-    if url and not re.fullmatch(r"https?://[^/\s]\S*", url):
-        raise SettingsError(f"the base URL {url!r} is no http(s) address")
+    if not re.fullmatch(r"(https?://[^/\s]\S*)?", url):
+        raise BackendError(f"the base URL {url!r} is no http(s) address", "settings")
     return url
 
 
@@ -233,27 +209,22 @@ def chat(
     "notice" (a line before each wait). Raises BackendError; its kind is "context" where the
     conversation is too long for the model.
     """
-    endpoint, failures = backend or connect(), Counter[str]()
-    request = {
-        "model": endpoint.model,
-        "messages": [m | {"content": whole_characters(m["content"])} for m in messages],
-        "tools": tools or None,
-        "tool_choice": tool_choice if tools else None,
-        "stream": stream or None,
-        "stream_options": {"include_usage": True} if stream else None,
-        "temperature": endpoint.temperature,
-    }
+    endpoint, failures = backend or connect(), []
+    request: dict = {"model": endpoint.model, "messages": messages}
+    request["temperature"] = endpoint.temperature
+    if tools:
+        request |= {"tools": tools, "tool_choice": tool_choice}
+    if stream:
+        request |= {"stream": True, "stream_options": {"include_usage": True}}
     while True:
-        refused = endpoint.refused
-        sent = {k: v for k, v in request.items() if v is not None and k not in refused}
-        watch("request", sent)
         try:
-            return exchange(endpoint, sent, watch)
+            return exchange(endpoint, request, watch)
         except BackendError as error:
-            failures[error.kind] += 1
-            if failures[error.kind] >= TRIES.get(error.kind, 1):
+            failures.append(error.kind)
+            tries = failures.count(error.kind)
+            if tries >= TRIES.get(error.kind, 1):
                 raise
-            wait = 0.5 * 2 ** (failures[error.kind] - 1) if error.wait is None else error.wait
+            wait = 2 ** (tries - 2) if error.wait is None else error.wait
             watch("notice", f"{error}; trying again in {wait:g} s")
             time.sleep(wait)
 
@@ -261,49 +232,53 @@ def chat(
 def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
     """One request and its reply. Whatever the SDK raises leaves here as a BackendError."""
     names = [tool["function"]["name"] for tool in request.get("tools", [])]
-
-    def chunks(body: Iterable[bytes]) -> Iterator[dict]:
-        """An error may come with status 200, or in the middle of a stream."""
-        for chunk in read_chunks(body):
-            watch("chunk", chunk)
-            inner = chunk[0] if isinstance(chunk, list) and len(chunk) == 1 else chunk
-            if not isinstance(inner, dict):
-                raise endpoint.failure(f"this is no chat completion: {json.dumps(chunk)[:80]}")
-            if inner.get("error") or (not inner.get("choices") and error_fields(inner)[0]):
-                raise explain(inner, endpoint, request)
-            yield inner
-
+    sent = {k: v for k, v in request.items() if v is not None and k not in endpoint.refused}
+    whole, shown = dict[str, Any](), 0
     try:
+        text = whole_characters(json.dumps(sent, ensure_ascii=False))
+        sent = json.loads(text, parse_constant=lambda _: None)  # NaN, which no endpoint takes
+        watch("request", sent)
         create = endpoint.client.chat.completions.with_streaming_response.create
-        with create(**request) as response:
-            whole = assemble(chunks(response.iter_bytes()), bool(names), watch)
+        with create(**sent) as response:
+            for chunk in read_chunks(response.iter_bytes()):  # a plain reply is one chunk
+                watch("chunk", chunk)
+                if not isinstance(chunk, dict):
+                    raise ValueError(f"this is no chat completion: {json.dumps(chunk)}")
+                if any(map(chunk.get, ["error"] if chunk.get("choices") else MESSAGES)):
+                    raise explain(chunk, endpoint)  # with status 200, or in the middle of a stream
+                whole = merged(whole, chunk)
+                text = certain_text(whole, bool(names))
+                if len(text) > shown:
+                    watch("text", text[shown:])
+                    shown = len(text)
         return clean_reply(whole, names, endpoint.backend.returns)
     except Exception as error:  # the SDK lets httpx, JSON, URL and encoding errors through
-        raise explain(error, endpoint, request) from error
+        raise explain(error, endpoint) from error
 
 
 # --- errors --------------------------------------------------------------------------------------
 
-OPTIONAL = ("stream_options", "temperature", "tool_choice")  # what a request can do without
-NEVER = r"(?!)"  # a pattern that nothing matches
-RULES = [  # statuses, what is said, the kind of failure, what to do; the first that fits
-    ((402,), r"insufficient[_ ](quota|balance|credit|fund)|credit balance is", "fatal",
+MESSAGES = ["error", "message", "detail", "msg", "errors"]  # where bodies say what is wrong
+CODES = ["code", "type", "status"]
+RULES = [  # a pattern of status, codes and message; the kind; what to do. The first that fits
+    (r"\A4(?:00|04|22).*\b(stream_options|temperature|tool_choice)\b", "parameter", "left out now"),
+    (r"\A402|insufficient[_ ](quota|balance|credit|fund)|credit balance is", "fatal",
      "quota: the account has nothing left"),
-    ((413,), r"context[_ ]?(length|size|window)|maximum context|(prompt|input|request) (is )?too "
-     r"(long|large)|too many (\w+ )?tokens|reduce (the length|your message)|exceed\w* .{0,40}context"
-     r"|(input|prompt) .{0,40}exceeds?|maximum (input|prompt|sequence) length", "context", ""),
-    ((), r"tool_use_failed|pars\w+ tool[ _]?call|failed to call a function|malformed_function_call",
+    (r"\A413|context[_ ]?(length|size|window)|maximum context|(prompt|input|request) (is )?too (lo"
+     r"ng|large)|too many (\w+ )?tokens|reduce (the length|your message)|exceed\w* .{0,40}context|"
+     r"(input|prompt) .{0,40}exceeds?|maximum (input|prompt|sequence) length", "context", ""),
+    (r"tool_use_failed|pars\w+ tool[ _]?call|failed to call a function|malformed_function_call",
      "bad_call", "the model kept producing bad tool calls"),
-    ((), r"tools?\b.{0,60}not (support|enabl)|not support.{0,40}\btools?\b", "fatal",
+    (r"tools?\b.{0,60}not (support|enabl)|not support.{0,40}\btools?\b", "fatal",
      "model {model} cannot call tools: take another, or --no-tools"),
-    ((401, 403), NEVER, "fatal", "check {key}, the key of {name}"),
-    ((404, 405), NEVER, "fatal", "is there a model {model}? does the base URL lack its /v1?"),
-    ((408, 409, 429, *range(500, 600)), NEVER, "transient", ""),
-    ((), "ConnectionRefusedError", "fatal", "nothing listens there: is the server running?"),
-    ((), "gaierror", "fatal", "the host is unknown: check the base URL and the network"),
-    ((), "SSLError", "fatal", "no trusted TLS connection"),
-    ((), "Timeout|ConnectionError|TransportError|error object", "transient", ""),
-    ((), "proxy|socks", "fatal", "look at the variables HTTP_PROXY and ALL_PROXY"),
+    (r"\A40[13]", "fatal", "check {key}, the key of {name}"),
+    (r"\A40[45]", "fatal", "is there a model {model}? does the base URL lack its /v1?"),
+    (r"\A(408|409|429|5\d\d)", "transient", ""),
+    ("ConnectionRefusedError", "fatal", "nothing listens there: is the server running?"),
+    ("gaierror", "fatal", "the host is unknown: check the base URL and the network"),
+    ("SSLError", "fatal", "no trusted TLS connection"),
+    (r"\Aerror |Timeout|ConnectionError|TransportError", "transient", ""),
+    ("proxy|socks", "fatal", "look at the variables HTTP_PROXY and ALL_PROXY"),
 ]  # fmt: skip
 
 
@@ -319,215 +294,161 @@ class BackendError(Exception):
         self.kind, self.wait = kind, wait
 
 
-SettingsError = functools.partial(BackendError, kind="settings")
-
-
-def explain(error: Any, endpoint: Endpoint, request: Iterable[str] = ()) -> BackendError:
-    """Whatever was raised, or an error object that came as a reply, as a BackendError."""
+def explain(error: Any, endpoint: Endpoint) -> BackendError:
+    """Whatever was raised, or an error object that came as a reply, as one line without the key."""
     if isinstance(error, BackendError):
         return error
-    status, headers, title = getattr(error, "status_code", None), {}, type(error).__name__
-    if isinstance(error, dict):
-        message, codes = error_fields(error)
-        status = int((re.findall(r"\b[45]\d\d\b", codes) or "0")[0]) or None
-        codes, title = f"{codes} error object", "error"
-    elif status:
-        (message, codes), headers = error_fields(error.response.text), error.response.headers
+    response = getattr(error, "response", None)
+    if isinstance(error, dict) or response is not None:
+        message, codes = error_fields(json.dumps(error) if response is None else response.text)
+        told = re.findall(r"\b[45]\d\d\b", codes) or ["error"]
+        status = str(told[0] if response is None else response.status_code)
     else:
         chain = [error]
         while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
             chain.append(cause)
         codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
-        message = str(chain[-1])
-    said, text = f"{codes} {message}", f"{status or title}: {message or codes or 'no reason given'}"
-    for name in OPTIONAL:
-        if status in (400, 404, 422) and name in request and re.search(rf"\b{name}\b", said):
-            endpoint.refused.add(name)
-            return endpoint.failure(f"{text} (left out from now on)", "parameter", 0)
-    rules = (r for r in RULES if status in r[0] or re.search(r[1], said, re.I))
-    _, _, kind, hint = next(rules, ((), "", "fatal", ""))
-    wait = retry_after(headers) if kind == "transient" else None
-    if wait is not None and wait > 60:
+        status, message = type(error).__name__, str(chain[-1])
+    said = f"{status} {codes} {message}"
+    fits = ((re.search(f"(?is){rule}", said), kind, hint) for rule, kind, hint in RULES)
+    match, kind, hint = next((fit for fit in fits if fit[0]), (None, "fatal", ""))
+    wait = {"transient": retry_after(getattr(response, "headers", {})), "parameter": 0}.get(kind)
+    if wait and wait > 60:
         kind, hint = "fatal", f"it asks to wait {wait:.0f} s: try again later"
+    if match and kind == "parameter":
+        endpoint.refused.add(match[1].lower())
     hint = hint.format(**endpoint.backend._asdict() | {"model": endpoint.model})
-    return endpoint.failure(f"{text} ({hint})" if hint else text, kind, wait)
+    line = f"{status}: {message or codes or 'no reason given'}"
+    line = " ".join(f"{line} ({hint})".removesuffix(" ()").split()).replace(endpoint.key, "[key]")
+    return BackendError(f"{endpoint.url}: {line[:500]}", kind, wait)
 
 
-def error_fields(body: Any) -> tuple[str, str]:
-    """The message and the codes of an error body, in any of the shapes that are about."""
-    if isinstance(body, str):
-        if re.match(r"\s*<(html|!doctype|head|body)", body, re.I):
-            title = re.search(r"<title>(.*?)</title>", body, re.I | re.S)
-            return f"a page of HTML{f' ({title[1]})' if title else ''}", ""
-        try:
-            body = json.loads(body)
-        except (ValueError, RecursionError):
-            return body, ""
-    while isinstance(body, list) and body:  # Gemini
-        body = body[0]
-    if not isinstance(body, dict):
-        return str(body or ""), ""
-    codes = " ".join(str(body[key]) for key in ("code", "type", "status") if body.get(key))
-    raw = body["metadata"].get("raw") if isinstance(body.get("metadata"), dict) else None
-    for key in ("error", "message", "detail", "errors", "msg"):
-        if body.get(key):
-            message, more = error_fields(body[key])
-            return f"{message} ({raw})" if raw else message, f"{codes} {more}".strip()
-    return str(raw or ""), codes
+def error_fields(body: str) -> tuple[str, str]:
+    """The messages and the codes of an error body, wherever in it they stand."""
+    if re.match(r"\s*<(html|!doctype|head|body)", body, re.I):
+        title = re.search(r"<title>(.*?)</title>", body, re.I | re.S)
+        return f"a page of HTML: {title[1] if title else ''}", ""
+    pairs: list[tuple[str, Any]] = []
+    with contextlib.suppress(ValueError, RecursionError):
+        json.loads(body, object_pairs_hook=pairs.extend)
+    said = [text_of(v) for key in (*MESSAGES, "raw") for k, v in pairs if k == key]
+    codes = [str(v) for k, v in pairs if k in CODES and not isinstance(v, list)]
+    return ": ".join(dict.fromkeys(filter(None, said))) or ("" if pairs else body), " ".join(codes)
 
 
 def retry_after(headers: Any) -> float | None:
     """Seconds to wait, of `retry-after-ms` or `retry-after` (a number, with a unit, or a date)."""
-    text = str(headers.get("retry-after") or "").strip()
-    if headers.get("retry-after-ms"):
-        text = f"{headers['retry-after-ms']}ms"
+    text = f"{headers.get('retry-after-ms') or ''}ms"
+    text = headers.get("retry-after", "").strip() if text == "ms" else text
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", text):
         return float(match[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(match[2], 1)
-    try:
+    with contextlib.suppress(TypeError, ValueError, OverflowError, IndexError):
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except (TypeError, ValueError, OverflowError):
-        return None
+    return None
 
 
 # --- assembly ------------------------------------------------------------------------------------
 
-GROWING = "content reasoning_content reasoning refusal text summary data arguments".split()
+GROWING = "name content reasoning_content reasoning refusal text summary data arguments".split()
+TOKENS = ("prompt_tokens", "completion_tokens", "total_tokens")
+MOST = 50_000_000  # characters of one response: more is an endpoint gone wild
 
 
 def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
-    """The JSON values of a body: the data of server-sent events, or one document.
-
-    Each line tells which, not the content type: a request to stream may be answered with plain
-    JSON, and the other way round. Raises ConnectionError where the body ends in the middle.
-    """
-    pending = rest = b""
-    for block in itertools.chain(blocks, [b"\n"]):
-        *lines, rest = re.split(rb"\r\n|\n|\r", rest + block)  # httpx would split at U+2028 too
+    """The JSON values of a body: the data of server-sent events, or one document. Each line tells
+    which: a request to stream may be answered with plain JSON, and the other way round."""
+    pending, rest, size = "", "", 0
+    for block in itertools.chain(codecs.iterdecode(blocks, "utf-8-sig", "replace"), ["\ndata:\n"]):
+        if (size := size + len(block)) > MOST:
+            raise ValueError("the reply does not end")
+        *lines, rest = re.split(r"\r\n|\n|\r", rest + block)  # httpx would split at U+2028 too
         for line in lines:
-            event = line.startswith(b"data:")
-            if not event and re.match(rb"(event|id|retry)?:", line):
-                continue
-            pending = (pending + (line[5:] if event else line + b"\n")).lstrip()
-            if pending.strip() == b"[DONE]":
+            if re.fullmatch(r"(data:)?\s*\[DONE\]\s*", line):
                 return
-            if event:
+            if line.startswith("data:"):
+                pending += line[5:]
                 with contextlib.suppress(ValueError):  # else it goes on in the next data line
-                    value, pending = json.loads(pending.decode("utf-8", "replace")), b""
+                    value, pending = json.loads(pending), ""
                     yield value
-    if pending.startswith(b"<"):
+            elif not re.match("(event|id|retry)?:", line):
+                pending += line + "\n"
+    if pending.lstrip().startswith("<"):
         raise ValueError("a page of HTML came back: the base URL is not that of a chat API")
-    if pending:
-        try:
-            yield json.loads(pending.decode("utf-8", "replace"))
-        except ValueError:
-            raise ConnectionError("the reply was cut off, or is no JSON") from None
-
-
-def assemble(chunks: Iterable[dict], offered: bool, watch: Watch) -> dict:
-    """Add the chunks up; tell the text as soon as it can be no call. A plain reply is one chunk.
-
-    Raises ConnectionError where the end is missing.
-    """
-    whole: dict = {}
-    shown = 0
-    for chunk in chunks:
-        whole = merged(whole, chunk)
-        for message in messages_of(whole)[:1]:
-            text = certain_text(text_of(message.get("content"))[0], offered)
-            if len(text) > shown:
-                watch("text", text[shown:])
-                shown = len(text)
-    if not messages_of(whole):
-        raise ConnectionError("the reply is empty: no choices")
-    if not any("delta" not in c or c.get("finish_reason") for c in whole["choices"]):
-        raise ConnectionError("the reply was cut off before its end")
-    return whole
-
-
-def messages_of(whole: dict) -> list[dict]:
-    """The messages of a reply's choices, each with its finish reason."""
-    choices = whole.get("choices")
-    choices = [c for c in choices if isinstance(c, dict)] if isinstance(choices, list) else []
-    parts = [(c.get("delta") or c.get("message"), c.get("finish_reason")) for c in choices]
-    return [(p if isinstance(p, dict) else {}) | {"finish": str(f or "stop")} for p, f in parts]
+    if pending.strip():
+        raise ConnectionError("the reply was cut off, or is no JSON")
 
 
 def merged(old: Any, new: Any, key: str = "") -> Any:
     """A chunk added to what came before it: texts grow, lists are matched, the rest is newer."""
-    if not old or new is None:
-        return old if new is None else new
+    if not old or not new:
+        return old or new
     if isinstance(old, dict) and isinstance(new, dict):
         return old | {k: merged(old.get(k), v, k) for k, v in new.items()}
-    if isinstance(old, list) and isinstance(new, list):
-        old = list(old)
-        for item in new:
-            place = place_of(item, old, key)
-            old[place : place + 1] = [merged(old[place] if place < len(old) else None, item)]
+    if isinstance(old, list) or isinstance(new, list):  # Mistral sends parts, then plain text
+        old = list(as_list(old))
+        for item in as_list(new):
+            place = next((i for i in range(len(old))[::-1] if goes_on(old[i], item, key)), len(old))
+            old[place : place + 1] = [merged(old[place] if old[place:] else None, item)]
         return old
-    if not isinstance(old, str) or not isinstance(new, str):
-        return new or old
-    if key == "name":  # repeated on each fragment, or in pieces
-        return old if old.endswith(new) else new if new.startswith(old) else old + new
-    return old + new if key in GROWING else new or old
+    if not (isinstance(old, str) and isinstance(new, str) and key in GROWING):
+        return new
+    if key == "name" and (old.endswith(new) or new.startswith(old)):
+        return max(old, new, key=len)  # repeated on each fragment
+    return old + new
 
 
-def place_of(item: Any, old: list, key: str) -> int:
-    """Where in the list that came so far an item goes on; its length for a new one.
+def goes_on(old: Any, new: Any, key: str) -> bool:
+    """Whether an item of a list goes on with one that came before: by index. But a call with a new
+    id is a new call also where the index is taken (Ollama), and so is one with a name after
+    complete arguments; without an index the last call goes on (Gemini)."""
+    old, new = as_dict(old), as_dict(new)
+    index = new.get("index")
+    if index not in (None, old.get("index")) or (index is None and key != "tool_calls"):
+        return False
+    if old.get("id") and new.get("id"):
+        return old["id"] == new["id"]
+    before, function = as_dict(old.get("function")), as_dict(new.get("function"))
+    again = before.get("arguments") and function.get("name") and function.get("arguments")
+    return not again or parsed(before["arguments"]) is None
 
-    By index; but a call with a new id is a new call also where the index is taken (Ollama), and so
-    is one with a name after complete arguments; without an index the last call goes on (Gemini).
-    """
-    if not isinstance(item, dict) or (key != "tool_calls" and "index" not in item):
-        return len(old)
-    index, call_id, function = (item.get(k) for k in ("index", "id", "function"))
-    for place in reversed(range(len(old))):
-        before = old[place] if isinstance(old[place], dict) else {}
-        if index not in (None, before.get("index")):
-            continue
-        if key != "tool_calls" or (call_id and call_id == before.get("id")):
-            return place
-        if call_id and before.get("id"):
-            continue
-        named = isinstance(function, dict) and function.get("name") and function.get("arguments")
-        done = (before.get("function") or {}).get("arguments")
-        return len(old) if named and done and parsed(done) is not None else place
-    return len(old)
+
+def messages_of(whole: dict) -> list[dict]:
+    """The choices of a reply, each with the fields of its message."""
+    choices = filter(as_dict, as_list(whole.get("choices")))
+    return [c | as_dict(c.get("delta") or c.get("message")) for c in choices]
 
 
 def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     """The clean reply, and the message that goes back, of all that came."""
     messages = messages_of(whole)
+    if not any("delta" not in m or m.get("finish_reason") for m in messages):
+        raise ConnectionError("the reply was cut off before its end, or is empty")
     best = next((m for m in messages if m.get("tool_calls") or m.get("function_call")), messages[0])
-    texts = [text_of(m.get("content")) for m in (best, *messages)]
-    text = whole_characters(next((t for t, _ in texts if t), ""))
-    reasoning = text_of(best.get("reasoning_content") or best.get("reasoning"))[0] or texts[0][1]
-    reasoning = whole_characters(reasoning) + "".join(map("".join, THOUGHT.findall(text)))
+    text = next(filter(None, (text_of(m.get("content")) for m in (best, *messages))), "")
+    reasoning = text_of(best.get("reasoning_content") or best.get("reasoning"))
+    reasoning += "".join(map("".join, THOUGHT.findall(text)))
     text = THOUGHT.sub("", text)
-    raw = best.get("tool_calls") or best.get("function_call") or []
-    calls = [clean_call(call) for call in (raw if isinstance(raw, list) else [raw])]
+    raw = best.get("tool_calls") or best.get("function_call")
+    calls = [clean_call(call) for call in as_list(raw)] if raw else []
     if names and not calls:
         text, calls = calls_in_text(text, names)
         text = re.sub(r"</?tool_response>|<(\w+)>\s*</\1>", "", text)
-    text, refusal = text.strip(), whole_characters(text_of(best.get("refusal"))[0])
-    message: Message = {"role": "assistant", "content": text}
-    if calls:
-        message["tool_calls"] = [as_sent(call) for call in calls]
-    back = {"reasoning_content": reasoning, "reasoning_details": best.get("reasoning_details")}
-    if returns and back[returns]:
-        message[returns] = back[returns]
-    usage = whole["usage"] if isinstance(whole.get("usage"), dict) else {}
-    keys = ("prompt_tokens", "completion_tokens", "total_tokens")
-    counts = {k: int(usage[k]) if isinstance(usage.get(k), (int, float)) else 0 for k in keys}
-    counts["total_tokens"] = counts["total_tokens"] or sum(counts.values())
-    finish = best["finish"] if text or not refusal else "content_filter"
+    text, refusal = text.strip(), text_of(best.get("refusal"))
+    finish = "content_filter" if refusal and not text else str(best.get("finish_reason") or "stop")
+    back = reasoning if returns == "reasoning_content" else best.get(returns)
+    extra = {"tool_calls": [as_sent(call) for call in calls], returns: back}
+    message = {"role": "assistant", "content": text} | {k: v for k, v in extra.items() if k and v}
+    told = as_dict(whole.get("usage"))
+    usage = {k: told[k] if isinstance(told.get(k), int) else 0 for k in TOKENS}
+    usage["total_tokens"] = usage["total_tokens"] or sum(usage.values())
     nudge = "" if calls else nudge_for(text, finish, names)
-    return Reply(text or None, calls, finish, counts, message, reasoning, refusal, nudge)
+    return Reply(text or None, calls, finish, usage, message, reasoning, refusal, nudge)
 
 
 def nudge_for(text: str, finish: str, names: list[str]) -> str:
     """What a small model needs to hear after a reply that is neither a call nor an answer."""
-    named = re.search(f"`({'|'.join(names)})`", text) if names else None
-    call = json.dumps({"name": named[1] if named else (names or [""])[0], "arguments": {}})
+    named = re.search(f"`({'|'.join(names) or '(?!)'})`", text)
+    call = json.dumps({"name": named[1] if named else "".join(names[:1]), "arguments": {}})
     if not text:
         return f"(Your reply was empty. Answer in plain words, or call a tool, as in\n{call}\n)"
     if names and re.match(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b", text):
@@ -540,31 +461,25 @@ def nudge_for(text: str, finish: str, names: list[str]) -> str:
 # --- calls ---------------------------------------------------------------------------------------
 
 TAG = r"(?:tool_calls?|tools?|function_calls?|tool_code)"
-OPENING = rf"(?:(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*)*(?=[{{\[<])"
-CALL_START = re.compile(rf"^[ \t]*{OPENING}", re.M)
-CALL_NEXT = re.compile(rf"[\s,;]*{OPENING}")  # right after another one
-CALL_END = re.compile(rf"[}}\]]*\s*(?:```(?!\w)|</{TAG}>|\Z|(?<=\n))\s*(?:```(?!\w)|</{TAG}>)?")
+OPENING = rf"(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*"
+CALL_START = re.compile(rf"^[ \t,;]*(?:{OPENING}){{0,3}}(?=[{{\[<])", re.M)
+CALL_END = re.compile(rf"[}}\]]*\s*(?:```(?!\w)|</{TAG}>|\Z|(?<=\n))\s*(?:```(?!\w)|</{TAG}>)?\s*")
 FUNCTION_TAG = re.compile(r"<function=([^>\s]+)>(.*?)(?:</function>|\Z)", re.S)
 PARAMETER_TAG = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|\Z)", re.S)
 MAY_BE_CALL = re.compile(r"^[ \t]*(?:`{1,2}\Z|(?:```\w*\s*)?(?:[{<]|\[[{T]|\[?\Z))", re.M)
 
 
-def clean_call(call: Any, words_after: bool = False) -> ToolCall:
-    """A call of any shape, with a fresh id, a clean name, and arguments that are JSON if they can.
-
-    The id has 9 letters and digits, whatever the endpoint said: Mistral takes no other.
-    """
-    call = call if isinstance(call, dict) else {"arguments": call}
-    nested = (call[k] for k in ("function", "custom") if isinstance(call.get(k), dict))
-    function = next(nested, call)
-    name = re.sub(r"<\|.*", "", whole_characters(text_of(function.get("name"))[0]), flags=re.S)
-    name = re.sub(r"\A\s*functions?\.", "", name).strip()
+def clean_call(call: Any) -> ToolCall:
+    """A call of any shape, with a fresh id, a clean name, and JSON as arguments if it can be."""
+    call = as_dict(call) or {"arguments": call}
+    function = as_dict(call.get("function")) or as_dict(call.get("custom")) or call
+    name = re.sub(r"\A\s*functions?\.|<\|.*", "", text_of(function.get("name")), flags=re.S).strip()
     given = next((function[k] for k in ("arguments", "parameters", "input") if k in function), None)
     value = parsed(given)
     arguments = str(given) if value is None else json.dumps(value, ensure_ascii=False)
-    call_id = "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(9))
+    call_id = os.urandom(5).hex()[:9]  # 9 letters and digits: Mistral takes no other
     made = SimpleNamespace(name=name, arguments=arguments)
-    return ToolCall(call_id, made, call.get("extra_content"), words_after)
+    return ToolCall(call_id, made, call.get("extra_content"))
 
 
 def as_sent(call: ToolCall) -> dict:
@@ -576,78 +491,57 @@ def as_sent(call: ToolCall) -> dict:
 
 
 def parsed(arguments: Any) -> dict | None:
-    """The arguments as an object; None where they are none.
+    """The arguments as an object, also out of a fence, encoded twice, or before a stray token.
 
-    Blank and null stand for no arguments. They are taken out of a code fence, decoded twice, freed
-    from one stray token at the end. Never taken: NaN, nesting and numbers beyond bounds, and lone
-    surrogates, which some servers answer with an error in every later turn.
+    Blank is {}. None for the rest, and for what no JSON can hold or some server stumbles on in
+    every later turn: NaN, lone surrogates, nesting and numbers beyond bounds.
     """
-    for _ in range(3):
-        if isinstance(arguments, str):
-            text = re.sub(r"\A\s*```\w*\s*|\s*```\s*\Z", "", arguments).strip()
-            try:
-                arguments, end = json.JSONDecoder(parse_constant=no_constant).raw_decode(text)
-            except (ValueError, RecursionError):
-                return None if text else {}
-            if not re.fullmatch(r"\s*[^\s{\[\"]{0,40}", text[end:]):
-                return None
     try:
+        for _ in range(3):
+            if isinstance(arguments, str):
+                text = re.sub(r"\A```\w*|```\Z", "", arguments.strip()).strip()
+                arguments, end = json.JSONDecoder().raw_decode(text or "{}")
+                if not re.fullmatch(r"\s*[^\s{\[\"]{0,40}", text[end:]):
+                    return None
         json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
     return {} if arguments is None else arguments if isinstance(arguments, dict) else None
 
 
-def no_constant(name: str) -> NoReturn:
-    """NaN and Infinity are JSON to Python, and to nobody else."""
-    raise ValueError(name)
-
-
 def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
-    """The words of a text, and the calls that a small model wrote into it.
-
-    A call stands on its own lines, bare, fenced or in tags, and its name is one of `names`.
-    """
-    parts: list[Any] = []  # words and calls, as they stand
-    position, after_call = 0, -1
-    while start := (position == after_call and CALL_NEXT.match(text, position)) or (
-        CALL_START.search(text, position)
-    ):
-        calls, end = decode_calls(text, start.end(), names)
-        if calls:
-            parts += [text[position : start.start()], *calls]
-            position = after_call = end
+    """The words of a text, and the calls that a small model wrote into it: each on its own lines,
+    bare, fenced or in tags, and with one of the `names`."""
+    words, calls = "", []
+    for _ in range(500):  # a degenerate text has thousands of openings
+        if not (start := CALL_START.search(text)):
+            break
+        value, end = decoded(text, start.end())
+        made, closed = [clean_call(item) for item in as_list(value)], CALL_END.match(text, end)
+        found = made and all(call.function.name in names for call in made)
+        if closed and found and re.search("<f|arguments|parameters", text[start.end() : end]):
+            words += text[: start.start()]
+            calls += [(call, len(words)) for call in made]
+            text = text[closed.end() :]
         else:
-            parts.append(text[position : start.end() + 1])
-            position = start.end() + 1
-    parts.append(text[position:])
-    words = ["" if isinstance(part, dict) else part for part in parts]
-    called = [i for i, part in enumerate(parts) if isinstance(part, dict)]
-    return "".join(words), [clean_call(parts[i], bool("".join(words[i:]).strip())) for i in called]
+            end = text.find("\n", start.end()) + 1 or len(text)
+            words, text = words + text[:end], text[end:]
+    words += text
+    for call, place in calls:
+        call.words_after = bool(words[place:].strip())
+    return words, [call for call, _ in calls]
 
 
-def decode_calls(text: str, start: int, names: list[str]) -> tuple[list[dict], int]:
-    """The calls that begin at `start` and end with their line, and where they end."""
-    if match := FUNCTION_TAG.match(text, start):
-        parameters = dict(PARAMETER_TAG.findall(match[2]))
-        value: Any = {"name": match[1], "arguments": parameters or match[2]}
-        end = match.end()
-    else:
-        value, end = decode_json(text, start)
-    calls = value if isinstance(value, list) else [value]
-    closed = CALL_END.match(text, end)
-    good = all(isinstance(c, dict) and re.search("arguments|parameters", str(c)) for c in calls)
-    good = good and all(clean_call(call).function.name in names for call in calls)
-    return (calls, closed.end()) if good and closed else ([], start)
-
-
-def decode_json(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value at `start`, and its end; its braces may be doubled, and one may be missing."""
+def decoded(text: str, start: int) -> tuple[Any, int]:
+    """The JSON value or function tag at `start`, its braces mended, and where it ends."""
+    if tag := FUNCTION_TAG.match(text, start):
+        arguments = dict(PARAMETER_TAG.findall(tag[2])) or tag[2]
+        return {"name": tag[1], "arguments": arguments}, tag.end()
     decoder = json.JSONDecoder(strict=False)
     for skip in (0, 1):
         with contextlib.suppress(ValueError, RecursionError):
             return decoder.raw_decode(text, start + skip * text.startswith("{{", start))
-    block = re.split(r"\s*(?:```|</|\n\s*\n|\Z)", text[start:], maxsplit=1)[0]
+    block = re.split(r"```|</|\n\s*\n", text[start : start + 20_000], maxsplit=1)[0].rstrip()
     for attempt in (block.replace("{{", "{").replace("}}", "}"), block + "}", block[1:] + "}"):
         with contextlib.suppress(ValueError, RecursionError):
             return decoder.raw_decode(attempt)[0], start + len(block)
@@ -663,61 +557,59 @@ BLANK += "".join(map(chr, range(0xE0100, 0xE01F0)))  # variation selectors that 
 JOINING = "\u200c\u200d" + "".join(map(chr, range(0xFE00, 0xFE10)))  # in scripts and emoji
 
 
-def text_of(content: Any) -> tuple[str, str]:
-    """The text and the reasoning of a `content`, which may be a list of parts."""
-    text = thought = ""
-    for part in content if isinstance(content, list) else [content]:
-        if isinstance(part, dict):
-            text += text_of(part.get("text"))[0]
-            thought += text_of(part.get("thinking"))[0]  # Mistral
-        elif isinstance(part, str):
-            text += part
-    return text, thought
+def as_dict(value: Any) -> dict:
+    """What should be an object, as one."""
+    return value if isinstance(value, dict) else {}
 
 
-def certain_text(text: str, offered: bool) -> str:
-    """The beginning of a growing text that can be no call and no reasoning any more."""
-    text = text.lstrip()
-    if "<think>".startswith(text[:7]):
+def as_list(value: Any) -> list:
+    """What may be one or many, as many."""
+    return value if isinstance(value, list) else [value]
+
+
+def text_of(content: Any) -> str:
+    """The text of a `content`, which may be a list of parts; reasoning among them gets its tag."""
+    if isinstance(content, list):
+        return "".join(map(text_of, content))
+    if isinstance(content, dict):
+        thought = text_of(content.get("thinking"))  # Mistral
+        return f"<think>{thought}</think>" if thought else text_of(content.get("text"))
+    return whole_characters(content) if isinstance(content, str) else ""
+
+
+def certain_text(whole: dict, offered: bool) -> str:
+    """The beginning of a growing answer that can be no call and no reasoning any more."""
+    text = "".join(text_of(message.get("content")) for message in messages_of(whole)[:1]).lstrip()
+    while text and "<think>".startswith(text[:7]):
         text = text.partition("</think>")[2].lstrip()
     if offered and (hold := MAY_BE_CALL.search(text)):
         text = text[: hold.start()]
-    return re.sub(r"[\s\ud800-\udbff]+\Z", "", text)
+    return text.rstrip().rstrip("\ufffd")  # half a surrogate pair
 
 
-def whole_characters(text: Any) -> Any:
+def whole_characters(text: str) -> str:
     """A text with surrogate pairs joined (streams cut them) and lone ones replaced."""
-    if not isinstance(text, str) or text.isascii():
-        return text
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def visible(text: str, strict: bool = False) -> str:
-    """The text with what a terminal would obey or hide written out, as in \\x1b.
-
-    Lines and tabs stay; so do the joiners of emoji and scripts, unless `strict`.
-    """
+    """The text with what a terminal would obey or hide written out, as in \\x1b. Lines and tabs
+    stay; so do the joiners of emoji and scripts, unless `strict`."""
+    hiding = HIDING | {"Zs"} if strict else HIDING
 
     def written_out(match: re.Match) -> str:
         char = match[0]
-        hidden = char in BLANK or unicodedata.category(char) in HIDING and char not in JOINING
-        hidden = hidden or strict and (char in JOINING or char.isspace())
-        return char.encode("unicode_escape").decode() if hidden else char
+        hides = strict if char in JOINING else unicodedata.category(char) in hiding
+        return char.encode("unicode_escape").decode() if hides or char in BLANK else char
 
     return re.sub(r"[^\x20-\x7e\n\t]", written_out, text if strict else text.replace("\r\n", "\n"))
 
 
-def main() -> int:
-    """`python backend.py "Say hello."`"""
+if __name__ == "__main__":
     try:
         print(visible(complete(" ".join(sys.argv[1:]) or "Say hello.")))
     except BackendError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 2 if error.kind == "settings" else 1
+        sys.exit(2 if error.kind == "settings" else 1)
     except KeyboardInterrupt:
-        return 130
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        sys.exit(130)
