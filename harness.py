@@ -31,7 +31,6 @@ from backend import (
     Endpoint,
     Message,
     Reply,
-    SettingsError,
     ToolCall,
     Watch,
     chat,
@@ -415,7 +414,8 @@ def load_tools(path: str) -> None:
         module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
         spec.loader.exec_module(module)  # type: ignore[union-attr]
     except Exception as error:  # the file may do anything
-        raise SettingsError(f"--tools {path}: {type(error).__name__}: {error}") from error
+        told = f"--tools {path}: {type(error).__name__}: {error}"
+        raise BackendError(told, "settings") from error
 
 
 def system_prompt(options: argparse.Namespace, terminal: Terminal) -> str:
