@@ -2,14 +2,10 @@
 
     python backend.py "Say hello."        try the set-up
 
-The loop sees one shape of reply and no provider's habit. It knows tools by their names only.
-
-    settings    BACKENDS, the table; connect(), which of them; Endpoint, the one in use
-    chat        complete(), chat(): one request, tried again where that helps
-    errors      BackendError: what went wrong, in one line
-    assembly    the bytes of a response, streamed or not, put together into one Reply
-    calls       names and arguments made clean; calls that were written as text
-    text        reasoning, surrogates, control characters
+What endpoints and models get wrong is put right here, so that the loop sees one shape of reply and
+no provider's habit. What a call does is no matter of this file: it knows tools by their names.
+In order: settings (BACKENDS, connect, Endpoint), chat, errors (BackendError), assembly (the bytes
+of a response, streamed or not, as one Reply), calls (made clean, found in text), text.
 """
 
 import codecs
@@ -29,9 +25,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+
 # --- settings ------------------------------------------------------------------------------------
-
-
 class Backend(NamedTuple):
     name: str
     url: str
@@ -96,11 +91,7 @@ class Endpoint:
             raise explain(error, self) from error
 
 
-def setting(name: str) -> str:
-    """An environment variable, without what pasting leaves around it."""
-    return os.environ.get(name, "").strip(" \t\r\n\"'\u201c\u201d\u2018\u2019\ufeff")
-
-
+@functools.cache
 def load_settings() -> None:
     """Read the `.env` beside this file; what is set already stays."""
     from dotenv import load_dotenv  # noqa: PLC0415
@@ -111,12 +102,15 @@ def load_settings() -> None:
         raise BackendError(f"cannot read .env beside backend.py: {error}", "settings") from error
 
 
-def connect(name: str | None = None, model: str | None = None, url: str | None = None) -> Endpoint:
-    """The endpoint: from the arguments, else the environment, else a server on this machine.
-
-    Raises BackendError, of kind "settings" where something has to be set first.
-    """
+def setting(name: str) -> str:
+    """An environment variable, or its line in `.env`, without what pasting leaves around it."""
     load_settings()
+    return os.environ.get(name, "").strip(" \t\r\n\"'\u201c\u201d\u2018\u2019\ufeff")
+
+
+def connect(name: str | None = None, model: str | None = None, url: str | None = None) -> Endpoint:
+    """The endpoint: from the arguments, else the environment, else a server on this machine. Raises
+    BackendError, of kind "settings" where something has to be set first."""
     url = clean_url(url or setting("OPENAI_BASE_URL"))
     name = name or setting("AGENT_BACKEND") or (url and "openai") or usual_backend()
     if name not in BACKENDS:
@@ -159,7 +153,6 @@ def clean_url(url: str) -> str:
 
 
 # --- chat ----------------------------------------------------------------------------------------
-
 Message = dict[str, Any]  # role, content, and the fields of the role, as in the API
 Watch = Callable[[str, Any], None]  # is told of an event: its name, and what belongs to it
 TRIES = {"transient": 4, "bad_call": 3, "parameter": 9}  # in all, by kind of failure
@@ -185,7 +178,6 @@ class Reply:
     usage: dict[str, int]  # prompt_tokens, completion_tokens, total_tokens; 0 where not told
     message: Message
     reasoning: str
-    refusal: str
     nudge: str  # what to tell the model, once, where this looks like no answer; mostly nothing
 
 
@@ -203,15 +195,12 @@ def chat(
     tool_choice: str | None = None,
     watch: Watch = lambda *_: None,
 ) -> Reply:
-    """Send the conversation, return the reply: the same one, streamed or not.
-
-    `watch` is told "request" and "chunk" (both raw), "text" (of the answer, as it streams) and
-    "notice" (a line before each wait). Raises BackendError; its kind is "context" where the
-    conversation is too long for the model.
-    """
+    """Send the conversation, return the reply: the same one, streamed or not. `watch` is told
+    "request" and "chunk" (both raw), "text" (of the answer, as it streams) and "notice" (a line
+    before each wait). Raises BackendError, of kind "context" where it is too long for the model."""
     endpoint, failures = backend or connect(), []
     request: dict = {"model": endpoint.model, "messages": messages}
-    request["temperature"] = endpoint.temperature
+    request["temperature"] = endpoint.temperature  # None is not sent
     if tools:
         request |= {"tools": tools, "tool_choice": tool_choice}
     if stream:
@@ -257,7 +246,6 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
 
 
 # --- errors --------------------------------------------------------------------------------------
-
 MESSAGES = ["error", "message", "detail", "msg", "errors"]  # where bodies say what is wrong
 CODES = ["code", "type", "status"]
 RULES = [  # a pattern of status, codes and message; the kind; what to do. The first that fits
@@ -283,11 +271,9 @@ RULES = [  # a pattern of status, codes and message; the kind; what to do. The f
 
 
 class BackendError(Exception):
-    """Why there is no reply: one line with the URL, and what to do.
-
-    kind: "settings" (nothing was sent), "transient", "bad_call", "parameter" (one was refused),
-    "context" (too long for the model) or "fatal". wait: seconds that the endpoint asked for.
-    """
+    """Why there is no reply: one line with the URL, and what to do. kind: "settings" (nothing was
+    sent), "transient", "bad_call", "parameter" (one was refused), "context" (too long for the
+    model) or "fatal". wait: seconds that the endpoint asked for."""
 
     def __init__(self, message: str, kind: str = "fatal", wait: float | None = None) -> None:
         super().__init__(visible(message))
@@ -348,7 +334,6 @@ def retry_after(headers: Any) -> float | None:
 
 
 # --- assembly ------------------------------------------------------------------------------------
-
 GROWING = "name content reasoning_content reasoning refusal text summary data arguments".split()
 TOKENS = ("prompt_tokens", "completion_tokens", "total_tokens")
 MOST = 50_000_000  # characters of one response: more is an endpoint gone wild
@@ -398,12 +383,14 @@ def merged(old: Any, new: Any, key: str = "") -> Any:
 
 
 def goes_on(old: Any, new: Any, key: str) -> bool:
-    """Whether an item of a list goes on with one that came before: by index. But a call with a new
-    id is a new call also where the index is taken (Ollama), and so is one with a name after
-    complete arguments; without an index the last call goes on (Gemini)."""
+    """Whether an item of a list goes on with an earlier one: by index. But a new id is a new call
+    at a taken index too (Ollama), and so is a name after complete arguments; without an index the
+    last call goes on (Gemini)."""
     old, new = as_dict(old), as_dict(new)
     index = new.get("index")
-    if index not in (None, old.get("index")) or (index is None and key != "tool_calls"):
+    if index not in (None, old.get("index")):
+        return False
+    if index is None and key not in ("tool_calls", "choices"):
         return False
     if old.get("id") and new.get("id"):
         return old["id"] == new["id"]
@@ -433,8 +420,9 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     if names and not calls:
         text, calls = calls_in_text(text, names)
         text = re.sub(r"</?tool_response>|<(\w+)>\s*</\1>", "", text)
-    text, refusal = text.strip(), text_of(best.get("refusal"))
-    finish = "content_filter" if refusal and not text else str(best.get("finish_reason") or "stop")
+    refused = not text.strip() and text_of(best.get("refusal"))
+    text = (refused or text).strip()
+    finish = "content_filter" if refused else str(best.get("finish_reason") or "stop")
     back = reasoning if returns == "reasoning_content" else best.get(returns)
     extra = {"tool_calls": [as_sent(call) for call in calls], returns: back}
     message = {"role": "assistant", "content": text} | {k: v for k, v in extra.items() if k and v}
@@ -442,7 +430,7 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     usage = {k: told[k] if isinstance(told.get(k), int) else 0 for k in TOKENS}
     usage["total_tokens"] = usage["total_tokens"] or sum(usage.values())
     nudge = "" if calls else nudge_for(text, finish, names)
-    return Reply(text or None, calls, finish, usage, message, reasoning, refusal, nudge)
+    return Reply(text or None, calls, finish, usage, message, reasoning, nudge)
 
 
 def nudge_for(text: str, finish: str, names: list[str]) -> str:
@@ -459,7 +447,6 @@ def nudge_for(text: str, finish: str, names: list[str]) -> str:
 
 
 # --- calls ---------------------------------------------------------------------------------------
-
 TAG = r"(?:tool_calls?|tools?|function_calls?|tool_code)"
 OPENING = rf"(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*"
 CALL_START = re.compile(rf"^[ \t,;]*(?:{OPENING}){{0,3}}(?=[{{\[<])", re.M)
@@ -491,11 +478,9 @@ def as_sent(call: ToolCall) -> dict:
 
 
 def parsed(arguments: Any) -> dict | None:
-    """The arguments as an object, also out of a fence, encoded twice, or before a stray token.
-
-    Blank is {}. None for the rest, and for what no JSON can hold or some server stumbles on in
-    every later turn: NaN, lone surrogates, nesting and numbers beyond bounds.
-    """
+    """The arguments as an object, also out of a fence, encoded twice, or before a stray token;
+    blank is {}. None for the rest, and for what some server stumbles on in every later turn: NaN,
+    lone surrogates, nesting and numbers beyond bounds."""
     try:
         for _ in range(3):
             if isinstance(arguments, str):
@@ -549,7 +534,6 @@ def decoded(text: str, start: int) -> tuple[Any, int]:
 
 
 # --- text ----------------------------------------------------------------------------------------
-
 THOUGHT = re.compile(r"(?<![`\"'])<think>(.*?)(?:</think>|\Z)|\A(.*)(?<![`\"'])</think>", re.S)
 HIDING = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories that a terminal obeys or hides
 BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"  # letters that look like nothing

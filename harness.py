@@ -13,7 +13,6 @@
 
 import argparse
 import contextlib
-import functools
 import importlib.util
 import json
 import os
@@ -21,33 +20,20 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backend import (
-    BackendError,
-    Endpoint,
-    Message,
-    Reply,
-    ToolCall,
-    Watch,
-    chat,
-    connect,
-    load_settings,
-    visible,
-)
+import backend
+from backend import BackendError, Endpoint, Message, Reply, ToolCall, Watch, chat, connect, visible
 from tools import REGISTRY, Approve, Tool, deny, dispatch
 
 __version__ = "0.1.0"
 
 # --- the loop ------------------------------------------------------------------------------------
-
-SYSTEM = """You answer questions about the files in the current folder.
-You cannot see them, so call a tool:
+SYSTEM = """\
+You answer questions about the files in the current folder. You cannot see them, so call a tool:
 search_text finds where something is defined or set, list_files finds a file, read_file shows it.
-Never guess what a file holds: read it.
 Reply with one tool call and nothing else, then wait for its result:
 <tool_call>
 {"name": "list_files", "arguments": {}}
@@ -114,11 +100,9 @@ def run(
     stream: bool = False,
     watch: Watch = lambda *_: None,
 ) -> Result:
-    """Work on a task until the model answers, or a limit is reached.
-
-    `messages` is a conversation to go on with; it is changed in place. `watch` is told of every
-    event: those of `chat`, and "reply", "call" and "result". Raises only what `connect` raises.
-    """
+    """Work on a task until the model answers, or a limit is reached. `messages` is a conversation
+    to go on with, changed in place; `watch` is told the events of `chat`, and each "reply", "call"
+    and "result". Raises only what `connect` raises."""
     endpoint, started, result = endpoint or connect(), time.monotonic(), Result()
     messages = [] if messages is None else messages
     if not messages:
@@ -135,7 +119,7 @@ def run(
             result.count(reply)
             watch("reply", reply)
             if limit or reply.finish_reason == "content_filter":
-                result.end(limit or "content_filter", reply.refusal)
+                result.end(limit or "content_filter")
                 break
             if reply.nudge and not nudged:
                 tell(messages, reply.nudge)
@@ -210,11 +194,9 @@ def answer_call(
 
 
 def shorten(messages: list[Message]) -> bool:
-    """Make the conversation shorter; whether there was something left to shorten.
-
-    The oldest long results go first, as many as make up half of them; where all are new to the
-    model they are halved.
-    """
+    """Make the conversation shorter; whether there was something left to shorten. The oldest long
+    results go first, as many as make up half of them; where all are new to the model, each is
+    halved."""
     last = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
     long = [i for i, m in enumerate(messages) if m["role"] == "tool" and len(m["content"]) > 400]
     seen = [i for i in long if i < last]
@@ -243,8 +225,6 @@ def settle(messages: list[Message], last_words: str) -> None:
 
 
 # --- terminal ------------------------------------------------------------------------------------
-
-
 class Terminal:
     """The person's side of a run: progress on stderr, the answer on stdout, the question."""
 
@@ -353,11 +333,6 @@ def drop_typed_ahead() -> None:
 
 
 # --- command line --------------------------------------------------------------------------------
-
-
-NUMBERS = ("AGENT_MAX_STEPS", "AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT")
-
-
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options; what is not given comes from the environment, or the `.env` beside this file."""
     parser = argparse.ArgumentParser(
@@ -383,27 +358,22 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("-v", "--verbose", action="store_true", help="whole results")
     add("--version", action="version", version=f"%(prog)s {__version__}")
     options = parser.parse_intermixed_args(argv)
-    load_settings()
-    given = {name: os.environ.get(name, "").strip() for name in NUMBERS}
-    for name in [
-        name for name in NUMBERS if given[name] and not re.fullmatch("0*[1-9][0-9]*", given[name])
-    ]:
-        parser.error(f"{name}={given[name]!r} is no whole number above 0")
+    for name in ("AGENT_MAX_STEPS", "AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT"):
+        if not re.fullmatch("0*[1-9][0-9]*|", backend.setting(name)):
+            parser.error(f"{name} is no whole number above 0")
     if options.max_steps is None:
-        options.max_steps = int(given["AGENT_MAX_STEPS"] or 25)
+        options.max_steps = int(backend.setting("AGENT_MAX_STEPS") or 25)
     if options.max_steps < 1 or options.max_tokens < 0:
         parser.error("--max-steps and --max-tokens take a number above 0")
     if options.allow:
         os.environ["AGENT_ALLOW"] = "\n".join([os.environ.get("AGENT_ALLOW", ""), *options.allow])
-    words, piped = [word for word in options.task if word != "-"], ""
-    if "-" in options.task:
-        piped = sys.stdin.read().strip()
     options.chat = not options.task and sys.stdin.isatty()
-    options.task = "\n\n".join(part for part in (" ".join(words).strip(), piped) if part)
+    piped = sys.stdin.read() if "-" in options.task else ""
+    words = " ".join(word for word in options.task if word != "-")
+    options.task = f"{words.strip()}\n\n{piped.strip()}".strip()
     if not options.task and not options.chat:
         parser.error("no task: give it as words, or - to read it from standard input")
-    if options.stream is None:
-        options.stream = sys.stderr.isatty()
+    options.stream = sys.stderr.isatty() if options.stream is None else options.stream
     return options
 
 
@@ -420,13 +390,12 @@ def load_tools(path: str) -> None:
 
 def system_prompt(options: argparse.Namespace, terminal: Terminal) -> str:
     """The system prompt, with the workspace's AGENTS.md: read as the model would read it."""
-    if not Path("AGENTS.md").is_file():
-        return options.system
-    text = dispatch("read_file", {"path": "AGENTS.md"})
-    if text.startswith("error: "):
+    if Path("AGENTS.md").is_file():
+        text = dispatch("read_file", {"path": "AGENTS.md"})
+        if not text.startswith("error: "):
+            return f"{options.system}\n\nAGENTS.md of this folder says:\n{text}"
         terminal.line(f"AGENTS.md is not used: {text}")
-        return options.system
-    return f"{options.system}\n\nAGENTS.md of this folder says:\n{text}"
+    return options.system
 
 
 def as_json(result: Result) -> str:
@@ -448,20 +417,13 @@ def main(argv: list[str] | None = None) -> int:
         endpoint = connect(options.backend, options.model, options.base_url)
         if endpoint.url != endpoint.backend.url:
             terminal.line(f"{endpoint.model} at {endpoint.url}")
-        work = functools.partial(
-            run,
-            endpoint=endpoint,
-            registry={} if options.no_tools else REGISTRY,
-            system=system_prompt(options, terminal),
-            max_steps=options.max_steps,
-            max_tokens=options.max_tokens,
-            approve=terminal.approve,
-            stream=options.stream,
-            watch=terminal.watch,
-        )
+        settings: dict = {"max_steps": options.max_steps, "max_tokens": options.max_tokens}
+        settings |= {"approve": terminal.approve, "watch": terminal.watch, "stream": options.stream}
+        settings |= {"endpoint": endpoint, "system": system_prompt(options, terminal)}
+        settings |= {"registry": {}} if options.no_tools else {}
         if options.chat:
-            return talk(work, terminal)
-        result = work(options.task)
+            return talk(settings, terminal)
+        result = run(options.task, **settings)
         terminal.end(result)
     except BackendError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -473,7 +435,7 @@ def main(argv: list[str] | None = None) -> int:
     return ENDINGS[result.finish_reason][0]
 
 
-def talk(work: Callable[..., Result], terminal: Terminal) -> int:
+def talk(settings: dict, terminal: Terminal) -> int:
     """A chat: one conversation, until /exit or Ctrl-D."""
     messages: list[Message] = []
     with contextlib.suppress(ImportError):
@@ -494,7 +456,7 @@ def talk(work: Callable[..., Result], terminal: Terminal) -> int:
             print("/clear forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C ends a turn")
         elif line:
             terminal.step = 0
-            terminal.end(work(line, messages=messages))
+            terminal.end(run(line, messages=messages, **settings))
 
 
 if __name__ == "__main__":

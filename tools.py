@@ -31,7 +31,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 # --- registry ------------------------------------------------------------------------------------
-
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
 
 
@@ -91,7 +90,6 @@ def schema_of(hint: Any) -> dict:
 
 
 # --- dispatch ------------------------------------------------------------------------------------
-
 DEFAULTS = {"AGENT_MAX_CHARS": 10_000, "AGENT_SHELL_TIMEOUT": 120}  # characters, seconds
 FROM_NUMBER: dict = {"string": str, "number": float, "integer": lambda n: n if n % 1 else int(n)}
 Approve = Callable[[Tool, dict], tuple[bool, str]]  # yes or no, and the reason of a no
@@ -171,7 +169,6 @@ def number(name: str) -> int:
 
 
 # --- paths ---------------------------------------------------------------------------------------
-
 LEFT_OUT = """.git .hg .svn .venv venv node_modules __pycache__ .tox .nox .mypy_cache .pytest_cache
     .ruff_cache .harness .idea .cache""".split()
 PROTECTED = r"""(?xs) \.git | git~.* | \.env (\.(?!example\Z).*)? | id_(rsa|dsa|ecdsa|ed25519).*
@@ -276,7 +273,6 @@ def glob_regex(pattern: str) -> re.Pattern:
 
 
 # --- reading -------------------------------------------------------------------------------------
-
 MOST_SECONDS = 60
 
 
@@ -363,7 +359,7 @@ def search_text(
         pattern = re.compile(query)
     wanted, paths = glob_regex(glob_pattern or "*"), list(walk())
     searched = [path for path in paths if wanted.match(path)]
-    note = "" if searched else f"no files match {glob_pattern}; in all the others: "
+    note = "" if searched else f"no matches, as no file is {glob_pattern}; in the others: "
     matches: list[tuple[str, str]] = []
     for path in searched or paths:
         with contextlib.suppress(OSError):  # no text
@@ -376,12 +372,11 @@ def search_text(
         return fit_lines([line for _, line in matches], total)
     if len(searched) == 1:  # small models search for words of the question: show what there is
         begins = read_file(searched[0], 1, 40)
-        return f"no matches for {query} in {searched[0]}. It begins:\n{begins}"
+        return f"no matches for {query} in {searched[0]}, which holds:\n{begins}"
     return f"{note}no matches for {query}. Use fewer words."
 
 
 # --- writing -------------------------------------------------------------------------------------
-
 LARGEST_EDIT = 10_000_000  # bytes
 
 
@@ -456,11 +451,10 @@ def write_file(path: Annotated[str, "File."], content: Annotated[str, "The whole
     resolved = inside(path)
     done = "replaced" if resolved.exists() else "created"
     replace_file(resolved, content)
-    return f"{done} {path} ({len(content)} characters)"
+    return f"{done} {path}"
 
 
 # --- commands ------------------------------------------------------------------------------------
-
 PASSED_ON = """PATH HOME LANG LANGUAGE TERM TMPDIR TZ USER LOGNAME SHELL VIRTUAL_ENV TEMP TMP
     PATHEXT SYSTEMROOT WINDIR COMSPEC USERPROFILE APPDATA LOCALAPPDATA PROGRAMDATA
     PROGRAMFILES""".split()

@@ -183,13 +183,14 @@ STREAMS = {
     "both in one chunk": [chunk(tool_calls=[{"function": {"name": "f", "arguments": A}}, {"function": {"name": "f", "arguments": B}}])],
     "legacy": [chunk(function_call={"name": "f", "arguments": A[:4]}), chunk(function_call={"arguments": A[4:]})],
     "in the second choice": [chunk(content="Hm."), {"choices": [{"index": 1, "delta": {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": A}}]}}]}],
+    "choices without an index": [{"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": A[:4]}}]}}]}, {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"arguments": A[4:]}}]}}]}],
     "between empty things": [{"choices": []}, {"choices": [{"index": 0, "delta": None}]}, piece(A, "f", index=0, id="1"), {"choices": None}, {}],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", STREAMS)
 def test_streamed_fragments_are_put_together(kind):
-    body = sse(*STREAMS[kind], chunk(finish="tool_calls"))
+    body = sse(*STREAMS[kind], {"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
     reply, _ = fetch(Raw(body), stream=True)
     expected = (
         [A, B]

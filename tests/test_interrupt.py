@@ -42,7 +42,7 @@ def test_a_run_is_interrupted(workspace, moment, number):
         process = subprocess.Popen(
             [sys.executable, str(ROOT / "harness.py"), "-y", "--stream", "Go."],
             env=settings(endpoint), cwd=workspace, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )  # fmt: skip
         while not endpoint.requests:
             time.sleep(0.05)

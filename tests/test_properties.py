@@ -2,13 +2,13 @@
 
 import json
 
-import harness
 import pytest
 from endpoint import Endpoint, Raw, call, deltas, history_faults, say, sse
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import backend
+import harness
 from tools import REGISTRY, deny, dispatch
 
 quickly = settings(

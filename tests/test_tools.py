@@ -102,7 +102,10 @@ def test_a_tool_is_made_of_a_plain_function(monkeypatch):
         ({"item": "tea", "size": "huge"}, "error: the argument 'size' must be one of"),
         ({"item": ["tea"]}, "error: the argument 'item' must be of type string"),
         ({"item": "\ud800"}, "error: the argument 'item' has a broken character"),
-        ({"item": "tea", "colour": "red"}, "error: there is no argument 'colour'. order takes: item, count"),
+        (
+            {"item": "tea", "colour": "red"},
+            "error: there is no argument 'colour'. order takes: item, count",
+        ),
         ({}, "error: the argument 'item' is missing"),
         ("[1]", "error: the arguments must be one JSON object"),
         ('{"item": "te', "error: the arguments are not valid JSON"),
@@ -127,16 +130,26 @@ def test_a_tool_of_the_users_may_fail_in_any_way():
         raise ZeroDivisionError("by zero")
 
     boom.__doc__ = "Fail."
-    made = {"boom": tools.Tool("boom", boom, {"function": {"parameters": {"properties": {}, "required": []}}})}
+    made = {
+        "boom": tools.Tool(
+            "boom", boom, {"function": {"parameters": {"properties": {}, "required": []}}}
+        )
+    }
     assert dispatch("boom", "{}", yes, made) == "error: boom failed: ZeroDivisionError: by zero"
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), RecursionError("deep"), ValueError("x" * 1_000_000)])
+@pytest.mark.parametrize(
+    "error", [SystemExit(3), RecursionError("deep"), ValueError("x" * 1_000_000)]
+)
 def test_no_failure_of_a_tool_ends_the_run_or_fills_the_context(error):
     def boom():
         raise error
 
-    made = {"boom": tools.Tool("boom", boom, {"function": {"parameters": {"properties": {}, "required": []}}})}
+    made = {
+        "boom": tools.Tool(
+            "boom", boom, {"function": {"parameters": {"properties": {}, "required": []}}}
+        )
+    }
     told = dispatch("boom", "{}", yes, made)
     assert told.startswith(f"error: boom failed: {type(error).__name__}") and len(told) < 10_100
 
@@ -150,9 +163,21 @@ READS = [
     ("read_file", {"path": "src/main.py", "start_line": 0, "end_line": 0}, "MAX = 5\n"),
     ("read_file", {"path": "src/main.py", "start_line": 99}, "(no such lines: the file has 5)"),
     ("read_file", {"path": ".env.example"}, "PASSWORD=\n"),
-    ("read_file", {"path": "settings.ini"}, "error: there is no settings.ini in the workspace. Did you mean config/settings.ini?"),
-    ("read_file", {"path": "src/man.py"}, "error: there is no src/man.py in the workspace. Did you mean src/main.py?"),
-    ("read_file", {"path": "NOTES.md"}, "error: there is no NOTES.md in the workspace. The files are: "),
+    (
+        "read_file",
+        {"path": "settings.ini"},
+        "error: there is no settings.ini in the workspace. Did you mean config/settings.ini?",
+    ),
+    (
+        "read_file",
+        {"path": "src/man.py"},
+        "error: there is no src/man.py in the workspace. Did you mean src/main.py?",
+    ),
+    (
+        "read_file",
+        {"path": "NOTES.md"},
+        "error: there is no NOTES.md in the workspace. The files are: ",
+    ),
     ("read_file", {"path": "src"}, "error: src is a folder: use list_dir"),
     ("read_file", {"path": "binary"}, "error: a binary file, which cannot be shown: binary"),
     ("read_file", {"path": "pipe"}, "error: not a regular file: pipe"),
@@ -174,9 +199,21 @@ READS = [
     ("search_text", {"query": "alpha"}, "src/deep/er.txt:1: alpha\n(1 matches in 1 files)"),
     ("search_text", {"query": "def \\w+\\("}, "src/main.py:4: def main():\n(1 matches in 1 files)"),
     ("search_text", {"query": "main("}, "src/main.py:4: def main():\n"),
-    ("search_text", {"query": "MAX", "glob_pattern": "*.py"}, "src/main.py:1: MAX = 5\nsrc/main.py:5: return MAX\n(2 matches in 1 files)"),
-    ("search_text", {"query": "MAX", "glob_pattern": "*.md"}, "no matches for MAX in README.md. It begins:\n# Parrot\n"),
-    ("search_text", {"query": "MAX", "glob_pattern": "*.c"}, "src/main.py:1: MAX = 5\nsrc/main.py:5: return MAX\n(no files match *.c; in all the others: 2"),
+    (
+        "search_text",
+        {"query": "MAX", "glob_pattern": "*.py"},
+        "src/main.py:1: MAX = 5\nsrc/main.py:5: return MAX\n(2 matches in 1 files)",
+    ),
+    (
+        "search_text",
+        {"query": "MAX", "glob_pattern": "*.md"},
+        "no matches for MAX in README.md, which holds:\n# Parrot\n",
+    ),
+    (
+        "search_text",
+        {"query": "MAX", "glob_pattern": "*.c"},
+        "src/main.py:1: MAX = 5\nsrc/main.py:5: return MAX\n(no matches, as no file is *.c; in the others: 2",
+    ),
 ]
 
 
@@ -215,7 +252,9 @@ def test_one_range_of_a_huge_file_is_read_and_no_more(workspace):
         file.write(b"first\nsecond\n")
         file.truncate(2_000_000_000)
     started = time.monotonic()
-    assert run("read_file", path="huge", start_line=2, end_line=2).startswith(("second\n", "error: a binary file"))
+    assert run("read_file", path="huge", start_line=2, end_line=2).startswith(
+        ("second\n", "error: a binary file")
+    )
     assert time.monotonic() - started < 2
 
 
@@ -239,13 +278,44 @@ def test_a_search_keeps_no_more_matches_than_it_can_count(workspace, monkeypatch
 
 # --- the boundary ---
 
-OUTSIDE = ["../outside.txt", "/etc/passwd", "link", "folder_link/outside.txt", "~/x", "src/../../outside.txt", "loop", "dangling", "loop/../folder_link/outside.txt", "loop/../link", "loop/../loop/../folder_link"]
-PROTECTED = [".env", ".ENV", "sub/.ENV.local", ".git/config", ".GIT/hooks/x", "keys/server.pem", "keys/id_rsa.pub", ".env.", ".git /x", "a/.e\u200bnv", ".env:stream", ".ssh/config", "new/.env"]
+OUTSIDE = [
+    "../outside.txt",
+    "/etc/passwd",
+    "link",
+    "folder_link/outside.txt",
+    "~/x",
+    "src/../../outside.txt",
+    "loop",
+    "dangling",
+    "loop/../folder_link/outside.txt",
+    "loop/../link",
+    "loop/../loop/../folder_link",
+]
+PROTECTED = [
+    ".env",
+    ".ENV",
+    "sub/.ENV.local",
+    ".git/config",
+    ".GIT/hooks/x",
+    "keys/server.pem",
+    "keys/id_rsa.pub",
+    ".env.",
+    ".git /x",
+    "a/.e\u200bnv",
+    ".env:stream",
+    ".ssh/config",
+    "new/.env",
+]
 
 
 @pytest.mark.parametrize("path", OUTSIDE)
 def test_nothing_outside_is_touched(tree, path):
-    for name, more in (("read_file", {}), ("list_dir", {}), ("write_file", {"content": "x"}), ("edit_file", {"old": "hunter2", "new": "x"})):
+    for name, more in (
+        ("read_file", {}),
+        ("list_dir", {}),
+        ("write_file", {"content": "x"}),
+        ("edit_file", {"old": "hunter2", "new": "x"}),
+    ):
         told = run(name, path=path, **more)
         assert told.startswith("error: ") and "outside" in told
     assert (tree.parent / "outside.txt").read_text() == "hunter2\n"
@@ -254,7 +324,12 @@ def test_nothing_outside_is_touched(tree, path):
 
 @pytest.mark.parametrize("path", PROTECTED)
 def test_secrets_are_protected_there_or_not(tree, path):
-    for name, more in (("read_file", {}), ("list_dir", {}), ("write_file", {"content": "x"}), ("edit_file", {"old": "alpha", "new": "x"})):
+    for name, more in (
+        ("read_file", {}),
+        ("list_dir", {}),
+        ("write_file", {"content": "x"}),
+        ("edit_file", {"old": "alpha", "new": "x"}),
+    ):
         told = run(name, path=path, **more)
         assert told.startswith("error: ") and "protected" in told
 
@@ -266,16 +341,25 @@ def test_a_protected_name_is_protected_also_where_it_is_a_link(tree):
         assert "protected" in run("read_file", path=path)
 
 
-@pytest.mark.parametrize("path", ["nul", "a/CON", "a\\aux.txt", "com1", "lpt1 .x", "//server/share", "C:x", "a:stream"])
+@pytest.mark.parametrize(
+    "path", ["nul", "a/CON", "a\\aux.txt", "com1", "lpt1 .x", "//server/share", "C:x", "a:stream"]
+)
 def test_windows_has_names_that_are_no_files(path):
     assert re.search(tools.DEVICE, path)
     assert not re.search(tools.DEVICE, "contents/con-fig/null.txt")
 
 
 def test_lists_and_searches_do_not_show_secrets(tree):
-    seen = run("list_files") + run("list_dir") + run("list_dir", path="keys") + run("search_text", query="alpha|PASSWORD")
+    seen = (
+        run("list_files")
+        + run("list_dir")
+        + run("list_dir", path="keys")
+        + run("search_text", query="alpha|PASSWORD")
+    )
     assert ".env.example" in seen
-    assert not any(word in seen for word in (".pem", "id_rsa", ".git/", "ENV.local", "PASSWORD=alpha", "junk"))
+    assert not any(
+        word in seen for word in (".pem", "id_rsa", ".git/", "ENV.local", "PASSWORD=alpha", "junk")
+    )
 
 
 @pytest.mark.parametrize("path", ["a\0b", "x" * 5000])
@@ -296,7 +380,10 @@ def test_a_sibling_with_the_same_beginning_is_outside(workspace):
 
 
 def test_a_write_makes_its_folders_and_replaces_whole_files(workspace):
-    assert run("write_file", path="deep/er/c.txt", content="one\r\n") == "created deep/er/c.txt (5 characters)"
+    assert (
+        run("write_file", path="deep/er/c.txt", content="one\r\n")
+        == "created deep/er/c.txt"
+    )
     assert (workspace / "deep/er/c.txt").read_bytes() == b"one\r\n"
     (workspace / "deep/er/c.txt").chmod(0o640)
     assert run("write_file", path="deep/er/c.txt", content="two").startswith("replaced")
@@ -313,7 +400,10 @@ def test_a_change_in_a_long_file_of_like_lines_is_shown_at_once():
     after = [*before[:30_000], "changed", *before[30_001:]]
     started = time.monotonic()
     shown = tools.difference("f", "\n".join(before), "\n".join(after))
-    assert "@@ -29999,5 +29999,5 @@\n kind 498\n kind 499\n-kind 0\n+changed\n kind 1\n kind 2" in shown
+    assert (
+        "@@ -29999,5 +29999,5 @@\n kind 498\n kind 499\n-kind 0\n+changed\n kind 1\n kind 2"
+        in shown
+    )
     assert time.monotonic() - started < 2
 
 
@@ -323,7 +413,12 @@ EDITS = [  # the file, old, new, the file afterwards or the error
     ("a\r\nb\r\n", "b", "B", "a\r\nB\r\n"),
     ("\ufeffa\n", "a", "A", "\ufeffA\n"),
     ("x x", "x", "y", "error: `old` occurs 2 times"),
-    ("DEBUG = True\n", "DEBUG=True", "DEBUG=False", "error: `old` was not found in f. Copy it exactly. The nearest line is 'DEBUG = True'"),
+    (
+        "DEBUG = True\n",
+        "DEBUG=True",
+        "DEBUG=False",
+        "error: `old` was not found in f. Copy it exactly. The nearest line is 'DEBUG = True'",
+    ),
     ("x", "", "y", "error: `old` is empty"),
     ("x", "x", "x", "error: `old` is empty or the same"),
 ]
@@ -341,8 +436,12 @@ def test_an_edit_changes_one_place(workspace, before, old, new, after):
 
 
 def test_what_is_no_text_is_not_edited(tree):
-    assert run("edit_file", path="binary", old="alpha", new="x").startswith("error: binary is no UTF-8 text")
-    assert run("edit_file", path="pipe", old="a", new="b").startswith("error: not a regular file: pipe")
+    assert run("edit_file", path="binary", old="alpha", new="x").startswith(
+        "error: binary is no UTF-8 text"
+    )
+    assert run("edit_file", path="pipe", old="a", new="b").startswith(
+        "error: not a regular file: pipe"
+    )
     assert run("write_file", path="pipe", content="b").startswith("error: not a regular file: pipe")
     assert run("write_file", path="src", content="b").startswith("error: ")
 
@@ -364,9 +463,18 @@ def test_tools_that_change_things_ask_and_the_others_do_not(tree):
         asked.append(tool.name)
         return False, "not today"
 
-    for name, arguments in (("write_file", {"path": "n", "content": ""}), ("edit_file", {"path": "README.md", "old": "P", "new": "C"}), ("run_shell", {"command": "true"})):
+    for name, arguments in (
+        ("write_file", {"path": "n", "content": ""}),
+        ("edit_file", {"path": "README.md", "old": "P", "new": "C"}),
+        ("run_shell", {"command": "true"}),
+    ):
         assert run(name, no, **arguments) == "denied: not today"
-    for name, arguments in (("list_dir", {}), ("list_files", {}), ("read_file", {"path": "README.md"}), ("search_text", {"query": "x"})):
+    for name, arguments in (
+        ("list_dir", {}),
+        ("list_files", {}),
+        ("read_file", {"path": "README.md"}),
+        ("search_text", {"query": "x"}),
+    ):
         run(name, no, **arguments)
     assert asked == ["write_file", "edit_file", "run_shell"]
 
@@ -403,7 +511,10 @@ def test_only_the_exact_command_is_allowed(workspace, monkeypatch, command):
     assert run("run_shell", no, command=command) == "denied: asked"
 
 
-@pytest.mark.parametrize("command", [each for each in NOT_ALLOWED if "\n" not in each and each[0] not in " E" and "  " not in each])
+@pytest.mark.parametrize(
+    "command",
+    [each for each in NOT_ALLOWED if "\n" not in each and each[0] not in " E" and "  " not in each],
+)
 def test_what_needs_a_shell_cannot_be_allowed(workspace, monkeypatch, command):
     monkeypatch.setenv("AGENT_ALLOW", command)
     assert run("run_shell", no, command=command) == "denied: asked"
@@ -414,7 +525,11 @@ def test_an_allowed_program_is_none_of_the_workspace(workspace, monkeypatch):
     (workspace / "mine").chmod(0o755)
     monkeypatch.setenv("PATH", f":{workspace}:{os.environ['PATH']}")
     monkeypatch.setenv("AGENT_ALLOW", "mine\n./mine")
-    assert run("run_shell", no, command="mine") == run("run_shell", no, command="./mine") == "denied: asked"
+    assert (
+        run("run_shell", no, command="mine")
+        == run("run_shell", no, command="./mine")
+        == "denied: asked"
+    )
 
 
 def test_an_allowed_program_is_no_link_in_the_workspace(workspace, monkeypatch):
@@ -471,7 +586,9 @@ def test_endless_output_is_capped_and_ended(workspace):
 
 
 def alive(command):
-    return subprocess.run(["pgrep", "-f", command], capture_output=True, check=False).returncode == 0
+    return (
+        subprocess.run(["pgrep", "-f", command], capture_output=True, check=False).returncode == 0
+    )
 
 
 @pytest.mark.parametrize(
