@@ -435,13 +435,13 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
 
 def nudge_for(text: str, finish: str, names: list[str]) -> str:
     """What a small model needs to hear after a reply that is neither a call nor an answer."""
-    named = re.search(f"`({'|'.join(names) or '(?!)'})`", text)
-    call = json.dumps({"name": named[1] if named else "".join(names[:1]), "arguments": {}})
+    told = re.search(rf"(?i)\b(?:use|call|try|run) (?:the )?`({'|'.join(names) or '(?!)'})`", text)
+    call = json.dumps({"name": told[1] if told else "".join(names[:1]), "arguments": {}})
     if not text:
         return f"(Your reply was empty. Answer in plain words, or call a tool, as in\n{call}\n)"
     if names and re.match(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b", text):
         return f"(There is no such tool. The tools are: {', '.join(names)}.)"
-    if named or finish == "tool_calls" or text.startswith("error: "):
+    if told or finish == "tool_calls" or text.startswith("error: "):
         return f"(That is no answer yet. Make the call, do not describe it: write\n{call}\n)"
     return ""
 

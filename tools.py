@@ -218,7 +218,8 @@ def existing(path: str) -> Path:
     close = [name] if name in known else difflib.get_close_matches(name, known, 3, 0.75)
     near = [file for each in close for file in names if names[file] == each][:3]
     listed = f"The files are: {', '.join([*names][:12])}"
-    hint = f"Did you mean {' or '.join(near)}?" if near else listed
+    example = json.dumps({"name": "read_file", "arguments": {"path": "".join(near[:1])}})
+    hint = f"Did you mean {' or '.join(near)}? As in\n{example}" if near else listed
     raise ToolError(f"there is no {path} in the workspace. {hint}")
 
 
@@ -334,8 +335,10 @@ def read_file(
     """Read a text file."""
     resolved, text, room = existing(path), "", number("AGENT_MAX_CHARS")
     require(not resolved.is_dir(), f"{path} is a folder: use list_dir")
-    numbered, last = enumerate(text_lines(resolved), 1), max(0, end_line or 0) or None
-    for line, piece in itertools.islice(numbered, max(0, start_line - 1), last):
+    numbered = itertools.islice(enumerate(text_lines(resolved), 1), max(0, start_line - 1), None)
+    for line, piece in numbered:
+        if end_line and end_line > 0 and line > end_line:
+            return f"{text}[the file goes on: start_line={line}]"
         if len(text) + len(piece) > room and text:
             return f"{text}[this is not all: go on with start_line={line}]"
         if len(piece) > room:

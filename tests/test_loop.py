@@ -105,8 +105,10 @@ def test_a_call_that_is_only_described_is_asked_for(harness):
 
 
 def test_a_text_that_was_nudged_is_taken_the_second_time(harness):
-    done = harness("Which tools do you have?", replies=[say("I have `list_dir`.")])
-    assert (done.code, done.out) == (0, "I have `list_dir`.\n")
+    done = harness(
+        "Which tools do you have?", replies=[say("You can use the `list_dir` function.")]
+    )
+    assert (done.code, done.out) == (0, "You can use the `list_dir` function.\n")
 
 
 def test_calls_of_a_cut_off_reply_are_not_run(harness, workspace):

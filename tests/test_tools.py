@@ -380,10 +380,7 @@ def test_a_sibling_with_the_same_beginning_is_outside(workspace):
 
 
 def test_a_write_makes_its_folders_and_replaces_whole_files(workspace):
-    assert (
-        run("write_file", path="deep/er/c.txt", content="one\r\n")
-        == "created deep/er/c.txt"
-    )
+    assert run("write_file", path="deep/er/c.txt", content="one\r\n") == "created deep/er/c.txt"
     assert (workspace / "deep/er/c.txt").read_bytes() == b"one\r\n"
     (workspace / "deep/er/c.txt").chmod(0o640)
     assert run("write_file", path="deep/er/c.txt", content="two").startswith("replaced")
