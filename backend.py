@@ -435,14 +435,14 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
 
 def nudge_for(text: str, finish: str, names: list[str]) -> str:
     """What a small model needs to hear after a reply that is neither a call nor an answer."""
-    told = re.search(rf"(?i)\b(?:use|call|try|run) (?:the )?`({'|'.join(names) or '(?!)'})`", text)
-    call = json.dumps({"name": told[1] if told else "".join(names[:1]), "arguments": {}})
     if not text:
+        call = json.dumps({"name": "".join(names[:1]), "arguments": {}})
         return f"(Your reply was empty. Answer in plain words, or call a tool, as in\n{call}\n)"
     if names and re.match(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b", text):
         return f"(There is no such tool. The tools are: {', '.join(names)}.)"
+    told = re.search(rf"(?i)\b(use|call|try|run) (the )?`?({'|'.join(names) or '(?!)'})\b", text)
     if told or finish == "tool_calls" or text.startswith("error: "):
-        return f"(That is no answer yet. Make the call, do not describe it: write\n{call}\n)"
+        return "(That is no answer yet. Make the next call: reply with its JSON and nothing else.)"
     return ""
 
 

@@ -321,8 +321,9 @@ def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "
     files = [path for path in walk() if wanted.match(path)]
     if not files:
         return f"no files match {glob_pattern}"
-    example = json.dumps({"name": "read_file", "arguments": {"path": files[0]}})
-    return fit_lines(files, f"{len(files)} files; to see what one holds:") + "\n" + example
+    overview = glob_pattern == "**/*"  # a small model takes the names for the contents
+    advice = "\nNext, read the file you need with read_file." if overview else ""
+    return fit_lines(files, f"{len(files)} files") + advice
 
 
 @tool

@@ -101,7 +101,7 @@ def test_a_call_that_is_only_described_is_asked_for(harness):
     replies = [say("You can use the `list_dir` function."), say(call("list_dir")), say("done")]
     done = harness("Look.", replies=replies)
     assert done.out == "done\n"
-    assert "Make the call" in done.endpoint.requests[1]["messages"][-1]["content"]
+    assert "Make the next call" in done.endpoint.requests[1]["messages"][-1]["content"]
 
 
 def test_a_text_that_was_nudged_is_taken_the_second_time(harness):
