@@ -338,9 +338,7 @@ def read_file(
     require(not resolved.is_dir(), f"{path} is a folder: use list_dir")
     numbered = itertools.islice(enumerate(text_lines(resolved), 1), max(0, start_line - 1), None)
     for line, piece in numbered:
-        if end_line and end_line > 0 and line > end_line:
-            return f"{text}[the file goes on: start_line={line}]"
-        if len(text) + len(piece) > room and text:
+        if text and (len(text) + len(piece) > room or line > (end_line or line)):
             return f"{text}[this is not all: go on with start_line={line}]"
         if len(piece) > room:
             return f"{piece[:room]}\n[line {line} goes on, but is longer than a result may be]"
