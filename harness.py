@@ -5,8 +5,7 @@
 
 `run()` below is the loop; it knows no provider (backend.py) and no tool (tools.py). Around it:
 
-    the loop      run(), and what it does in a word each
-    limits        why a run stops before its answer
+    the loop      run(), its Result, and what it says in a word each
     terminal      progress, the question before a tool changes something
     command line  options, settings, exit codes
 """
@@ -85,6 +84,8 @@ class Result:
     def end(self, reason: str, error: str = "") -> None:
         self.finish_reason = reason if reason in ENDINGS else "stop"
         self.error = error or ENDINGS[self.finish_reason][1]
+        if reason in ("error", "interrupted"):
+            self.answer = ""  # words beside a call are no answer
 
 
 def run(

@@ -176,8 +176,11 @@ def test_a_conversation_goes_on(workspace):
 
 def test_an_error_leaves_a_history_to_go_on_with(workspace):
     messages = []
-    with Endpoint(say(call("list_dir")), Raw({"error": "no"}, 400), say("two")) as endpoint:
-        assert start(endpoint, "first", messages=messages).finish_reason == "error"
+    with Endpoint(
+        say("I will look.", call("list_dir")), Raw({"error": "no"}, 400), say("two")
+    ) as endpoint:
+        failed = start(endpoint, "first", messages=messages)
+        assert (failed.finish_reason, failed.answer) == ("error", "")
         assert start(endpoint, "second", messages=messages).answer == "two"
     assert history_faults(messages) == [] == endpoint.faults
 
