@@ -77,7 +77,9 @@ class Endpoint:
         """The SDK's client, one for the whole run. This machine is not asked through a proxy."""
         import openai  # noqa: PLC0415  (takes most of a second)
 
-        http = openai.DefaultHttpxClient(trust_env=not LOOPBACK.match(self.url))
+        http = openai.DefaultHttpxClient(
+            trust_env=not LOOPBACK.match(self.url), follow_redirects=False
+        )
         client = openai.OpenAI(api_key=self.key, base_url=self.url, http_client=http)
         # a local model may be silent for minutes
         return client.with_options(timeout=openai.Timeout(600, connect=10), max_retries=0)
@@ -94,10 +96,13 @@ class Endpoint:
 @functools.cache
 def load_settings() -> None:
     """Read the `.env` beside this file; what is set already stays."""
-    from dotenv import load_dotenv  # noqa: PLC0415
-
     try:  # never one of the working directory: a cloned project could have the key sent elsewhere
+        from dotenv import load_dotenv  # noqa: PLC0415
+
         load_dotenv(Path(__file__).with_name(".env"), encoding="utf-8-sig")
+    except ImportError as error:
+        told = f"{error}: run it with .venv/bin/python, or pip install -r requirements.txt"
+        raise BackendError(told, "settings") from error
     except (OSError, ValueError) as error:
         raise BackendError(f"cannot read .env beside backend.py: {error}", "settings") from error
 
@@ -118,7 +123,10 @@ def connect(name: str | None = None, model: str | None = None, url: str | None =
     backend = BACKENDS[name]
     key = setting(backend.key) if backend.key else ""
     if backend.key and not key and not LOOPBACK.match(url):
-        raise BackendError(f"{name} needs a key: set {backend.key} in .env", "settings")
+        told = (
+            f"{name} needs a key: set {backend.key} in .env (for a server without: --backend vllm)"
+        )
+        raise BackendError(told, "settings")
     if re.search(r"[^!-~]", key):
         raise BackendError(f"{backend.key} has a character that no key has", "settings")
     endpoint = Endpoint(backend, url or backend.url, key or "no-key")
@@ -259,6 +267,7 @@ RULES = [  # a pattern of status, codes and message; the kind; what to do. The f
      "bad_call", "the model kept producing bad tool calls"),
     (r"tools?\b.{0,60}not (support|enabl)|not support.{0,40}\btools?\b", "fatal",
      "model {model} cannot call tools: take another, or --no-tools"),
+    (r"\A3\d\d", "fatal", "the base URL has moved: the endpoint sends elsewhere"),
     (r"\A40[13]", "fatal", "check {key}, the key of {name}"),
     (r"\A40[45]", "fatal", "is there a model {model}? does the base URL lack its /v1?"),
     (r"\A(408|409|429|5\d\d)", "transient", ""),
@@ -295,7 +304,7 @@ def explain(error: Any, endpoint: Endpoint) -> BackendError:
             chain.append(cause)
         codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
         status, message = type(error).__name__, str(chain[-1])
-    said = f"{status} {codes} {message}"
+    said = f"{status} {codes[:1000]} {message[:2000]}"
     fits = ((re.search(f"(?is){rule}", said), kind, hint) for rule, kind, hint in RULES)
     match, kind, hint = next((fit for fit in fits if fit[0]), (None, "fatal", ""))
     wait = {"transient": retry_after(getattr(response, "headers", {})), "parameter": 0}.get(kind)
@@ -315,9 +324,10 @@ def error_fields(body: str) -> tuple[str, str]:
         title = re.search(r"<title>(.*?)</title>", body, re.I | re.S)
         return f"a page of HTML: {title[1] if title else ''}", ""
     pairs: list[tuple[str, Any]] = []
+    said: list[str] = []
     with contextlib.suppress(ValueError, RecursionError):
         json.loads(body, object_pairs_hook=pairs.extend)
-    said = [text_of(v) for key in (*MESSAGES, "raw") for k, v in pairs if k == key]
+        said = [text_of(v) for key in (*MESSAGES, "raw") for k, v in pairs if k == key]
     codes = [str(v) for k, v in pairs if k in CODES and not isinstance(v, list)]
     return ": ".join(dict.fromkeys(filter(None, said))) or ("" if pairs else body), " ".join(codes)
 
@@ -427,7 +437,9 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     extra = {"tool_calls": [as_sent(call) for call in calls], returns: back}
     message = {"role": "assistant", "content": text} | {k: v for k, v in extra.items() if k and v}
     told = as_dict(whole.get("usage"))
-    usage = {k: told[k] if isinstance(told.get(k), int) else 0 for k in TOKENS}
+    usage = {
+        k: told[k] if isinstance(told.get(k), int) and 0 <= told[k] < 10**12 else 0 for k in TOKENS
+    }
     usage["total_tokens"] = usage["total_tokens"] or sum(usage.values())
     nudge = "" if calls else nudge_for(text, finish, names)
     return Reply(text or None, calls, finish, usage, message, reasoning, nudge)
@@ -534,7 +546,10 @@ def decoded(text: str, start: int) -> tuple[Any, int]:
 
 
 # --- text ----------------------------------------------------------------------------------------
-THOUGHT = re.compile(r"(?<![`\"'])<think>(.*?)(?:</think>|\Z)|\A(.*)(?<![`\"'])</think>", re.S)
+THOUGHT = re.compile(
+    r"(?<![`\"'])<think(?:ing)?>(.*?)(?:</think(?:ing)?>|\Z)|\A(.*)(?<![`\"'])</think(?:ing)?>",
+    re.S,
+)
 HIDING = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories that a terminal obeys or hides
 BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"  # letters that look like nothing
 BLANK += "".join(map(chr, range(0xE0100, 0xE01F0)))  # variation selectors that no script needs
@@ -590,6 +605,8 @@ def visible(text: str, strict: bool = False) -> str:
 
 
 if __name__ == "__main__":
+    if any(word.startswith("-") for word in sys.argv[1:]):
+        sys.exit(__doc__)
     try:
         print(visible(complete(" ".join(sys.argv[1:]) or "Say hello.")))
     except BackendError as error:

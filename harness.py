@@ -124,12 +124,14 @@ def run(
                 break
             if reply.nudge and not nudged:
                 tell(messages, reply.nudge)
+                watch("notice", "no call and no answer: asked again")
                 nudged = True
                 continue
             if reply.tool_calls or reply.content:
                 messages.append(reply.message)
             if not reply.tool_calls:
-                result.end(reply.finish_reason if reply.content else "empty")
+                cut = "length" if reply.finish_reason == "length" else "stop"
+                result.end(cut if reply.content else "empty")
                 break
             nudged = False
             for call in reply.tool_calls:
@@ -233,6 +235,7 @@ class Terminal:
         self.options = options
         self.lively = sys.stderr.isatty() and not options.quiet
         self.dim, self.plain = ("", "") if os.environ.get("NO_COLOR") else ("\x1b[2m", "\x1b[0m")
+        self.key = "no-key"  # is never shown
         self.always: set[str] = set()  # calls that need no further question
         self.shown, self.waiting, self.step = "", False, 0  # shown: of the answer, on stdout
 
@@ -241,9 +244,8 @@ class Terminal:
         self.clear()
         if not self.options.quiet:
             dim = dim and self.lively
-            print(
-                f"{self.dim}{visible(text)}{self.plain}" if dim else visible(text), file=sys.stderr
-            )
+            with contextlib.suppress(OSError):  # nobody reads it: the answer still counts
+                print(f"{self.dim * dim}{visible(text)}{self.plain * dim}", file=sys.stderr)
 
     def clear(self) -> None:
         """Take the waiting sign away, and end a line of streamed text."""
@@ -256,7 +258,7 @@ class Terminal:
     def watch(self, event: str, data: Any) -> None:
         """Show an event of the run."""
         if event in ("request", "chunk") and self.options.inspect:
-            text = json.dumps(data, ensure_ascii=False)
+            text = json.dumps(data, ensure_ascii=False).replace(self.key, "[key]")
             middle = len(text) if self.options.verbose or len(text) < 2000 else 1000
             more = f" ... {text[-1000:]}" if middle < len(text) else ""
             self.line(f"{event}: {text[:middle]}{more}")
@@ -302,9 +304,11 @@ class Terminal:
         if key in self.always:
             return True, ""
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            self.line("nobody is at a terminal to ask: -y allows all, --allow an exact command")
             return deny(tool, arguments)
         what = json.dumps(arguments, ensure_ascii=False)
-        what = tool.preview(**arguments) if tool.preview else arguments.get("command", what)
+        what = arguments["command"] if set(arguments) == {"command"} else what
+        what = tool.preview(**arguments) if tool.preview else what
         self.clear()
         lines = visible(what, strict=True).replace("\n", "\n  | ")
         print(f"{tool.name} ({len(what)} characters):\n  | {lines}", file=sys.stderr)
@@ -337,18 +341,25 @@ def drop_typed_ahead() -> None:
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options; what is not given comes from the environment, or the `.env` beside this file."""
     parser = argparse.ArgumentParser(
-        prog="harness.py", description="Work on a task with tools, until there is an answer."
+        prog="harness.py",
+        description="Work on a task with tools, until there is an answer.",
+        epilog="Exit codes: 0 answered, 1 endpoint failed, 2 usage, 3 at a limit, 130 Ctrl-C.",
     )
     add = parser.add_argument
     add("task", nargs="*", help='the task; a word "-" stands for standard input; none: a chat')
     add("--backend", metavar="NAME", help="groq, openai, ollama, ... (AGENT_BACKEND)")
-    add("--model", metavar="NAME", help="(AGENT_MODEL)")
+    add("--model", metavar="NAME", help="one of its models (AGENT_MODEL)")
     add("--base-url", metavar="URL", help="another address of the endpoint (OPENAI_BASE_URL)")
     add("--max-steps", metavar="N", type=int, help="model calls at most (25; AGENT_MAX_STEPS)")
-    add("--max-tokens", metavar="N", type=int, default=0, help="stop after N tokens in all")
+    add("--max-tokens", metavar="N", type=int, default=0, help="stop after N tokens (0: off)")
     add("--approve", choices=("ask", "all", "none"), default="ask", help="tools that change things")
     add("-y", dest="approve", action="store_const", const="all", help="the same as --approve all")
-    add("--allow", metavar="COMMAND", action="append", help="run this exact command unasked")
+    add(
+        "--allow",
+        metavar="COMMAND",
+        action="append",
+        help="run this exact command unasked (also AGENT_ALLOW)",
+    )
     add("--tools", metavar="FILE.py", action="append", default=[], help="add the tools of a file")
     add("--no-tools", action="store_true", help="send no tools")
     add("--system", metavar="TEXT", default=SYSTEM, help="another system prompt")
@@ -360,12 +371,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--version", action="version", version=f"%(prog)s {__version__}")
     options = parser.parse_intermixed_args(argv)
     for name in ("AGENT_MAX_STEPS", "AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT"):
-        if not re.fullmatch("0*[1-9][0-9]*|", backend.setting(name)):
+        if not re.fullmatch("0*[1-9][0-9]{0,8}|", backend.setting(name)):
             parser.error(f"{name} is no whole number above 0")
     if options.max_steps is None:
         options.max_steps = int(backend.setting("AGENT_MAX_STEPS") or 25)
     if options.max_steps < 1 or options.max_tokens < 0:
-        parser.error("--max-steps and --max-tokens take a number above 0")
+        parser.error("--max-steps takes a number above 0, --max-tokens 0 (off) or more")
     if options.allow:
         os.environ["AGENT_ALLOW"] = "\n".join([os.environ.get("AGENT_ALLOW", ""), *options.allow])
     options.chat = not options.task and sys.stdin.isatty()
@@ -384,7 +395,7 @@ def load_tools(path: str) -> None:
         spec = importlib.util.spec_from_file_location(Path(path).stem, path)
         module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
         spec.loader.exec_module(module)  # type: ignore[union-attr]
-    except Exception as error:  # the file may do anything
+    except (Exception, SystemExit) as error:  # the file may do anything
         told = f"--tools {path}: {type(error).__name__}: {error}"
         raise BackendError(told, "settings") from error
 
@@ -406,17 +417,20 @@ def as_json(result: Result) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    for stream in (sys.stdout, sys.stderr, sys.stdin):
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by `>&-`
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115
         with contextlib.suppress(AttributeError):
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    options = argparse.Namespace(json=False)
+            getattr(sys, name).reconfigure(errors="backslashreplace")
+    options = argparse.Namespace(json="--json" in (sys.argv if argv is None else argv))
     try:
         options = parse(argv)
         terminal = Terminal(options)
         for path in options.tools:
             load_tools(path)
         endpoint = connect(options.backend, options.model, options.base_url)
-        if endpoint.url != endpoint.backend.url:
+        terminal.key = endpoint.key
+        if endpoint.url != endpoint.backend.url or not options.backend:
             terminal.line(f"{endpoint.model} at {endpoint.url}")
         settings: dict = {"max_steps": options.max_steps, "max_tokens": options.max_tokens}
         settings |= {"approve": terminal.approve, "watch": terminal.watch, "stream": options.stream}
@@ -432,6 +446,8 @@ def main(argv: list[str] | None = None) -> int:
             print(as_json(Result(finish_reason="error", error=str(error))))
         return 2 if error.kind == "settings" else 1
     except KeyboardInterrupt:
+        if options.json:
+            print(as_json(Result(finish_reason="interrupted", error="interrupted")))
         return 130
     return ENDINGS[result.finish_reason][0]
 
@@ -461,11 +477,17 @@ def talk(settings: dict, terminal: Terminal) -> int:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends what was started, as Ctrl-C
+    for name in ("SIGTERM", "SIGHUP", "SIGQUIT"):  # end what was started, as Ctrl-C does
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.default_int_handler)
     try:
         code = main()
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader has gone: nobody is left to be told
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+    except OSError as error:  # who reads the output has gone, or the disk under it is full
+        code = 0 if isinstance(error, BrokenPipeError) else 1
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as error:
+            code = code if isinstance(error, BrokenPipeError) else code or 1
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     sys.exit(code)

@@ -86,6 +86,10 @@ def schema_of(hint: Any) -> dict:
         return {"type": TYPES[type(inner[0])], "enum": list(inner)}
     if kind is list:
         return {"type": "array", "items": schema_of(inner[0])}
+    if hint not in TYPES:
+        raise TypeError(
+            f"a parameter cannot be {hint}: take str, int, float, bool, list or Literal"
+        )
     return {"type": TYPES[hint]}
 
 
@@ -134,6 +138,7 @@ def checked_arguments(called: Tool, arguments: str | dict) -> dict:
     takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}. As in\n{example}"
     try:
         given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+        json.dumps(given, allow_nan=False)  # NaN is JSON to Python only
     except (ValueError, RecursionError) as error:
         raise ToolError(f"the arguments are not valid JSON ({str(error)[:80]}). {takes}") from None
     require(isinstance(given, dict), f"the arguments must be one JSON object. {takes}")
@@ -358,7 +363,7 @@ def search_text(
     """Search the contents of all files. Gives file:line: text."""
     pattern = re.compile(re.escape(query))
     with contextlib.suppress(re.error, RecursionError, OverflowError):  # else it is plain text
-        pattern = re.compile(query)
+        pattern = re.compile(query, 0 if query != query.lower() else re.IGNORECASE)
     wanted, paths = glob_regex(glob_pattern or "*"), list(walk())
     searched = [path for path in paths if wanted.match(path)]
     note = "" if searched else f"no matches, as no file is {glob_pattern}; in the others: "
@@ -411,13 +416,13 @@ def replace_file(path: Path, text: str) -> None:
 
 def difference(path: str, before: str, after: str) -> str:
     """What changes, as a unified diff."""
-    old, new = before.splitlines(), after.splitlines()
+    path, old, new = repr(path)[1:-1], before.split("\n"), after.split("\n")
     for end in ("head", "tail"):  # long files of like lines take difflib minutes: make them unique
         same = len(os.path.commonprefix([old, new])[:-2])
         old[:same] = new[:same] = [f"{end} {line}" for line in range(same)]
         old, new = old[::-1], new[::-1]
     lines = difflib.unified_diff(old, new, path, path, lineterm="", n=2)
-    return "\n".join(lines) or "(no change in the lines)"
+    return "\n".join(lines) or f"(no change in {path})"
 
 
 def edited(path: str, old: str, new: str) -> tuple[str, str]:
@@ -429,7 +434,7 @@ def edited(path: str, old: str, new: str) -> tuple[str, str]:
     count = text.count(old)
     require(count < 2, f"`old` occurs {count} times in {path}. Add more of the lines around it.")
     if not count:
-        near = difflib.get_close_matches(old.split("\n")[0], text.splitlines(), 1, 0.6)
+        near = difflib.get_close_matches(old.split("\n")[0], text.split("\n")[:5000], 1, 0.6)
         hint = f"The nearest line is {near[0]!r}" if near else "read_file shows what it holds"
         raise ToolError(f"`old` was not found in {path}. Copy it exactly. {hint}.")
     return text, text.replace(old, new)
@@ -533,4 +538,5 @@ class Output(threading.Thread):
 
 
 if __name__ == "__main__":
-    print(json.dumps(TOOLS, indent=2))
+    with contextlib.suppress(BrokenPipeError):  # as in `python tools.py | head`
+        os.write(1, json.dumps(TOOLS, indent=2).encode() + b"\n")

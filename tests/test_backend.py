@@ -236,7 +236,10 @@ def test_content_may_be_a_list_of_parts():
     assert (reply.content, reply.reasoning) == ("It is.", "Hm.")
 
 
-@pytest.mark.parametrize("usage", [None, {}, {"total_tokens": "many"}, [], 7])
+@pytest.mark.parametrize(
+    "usage",
+    [None, {}, {"total_tokens": "many"}, {"total_tokens": 10**400}, {"total_tokens": -1}, [], 7],
+)
 def test_usage_may_be_missing_or_odd(usage):
     reply, _ = fetch(say("x", usage=usage))
     assert reply.usage == dict.fromkeys(USAGE, 0)
@@ -327,6 +330,9 @@ BODIES = [  # an error body, and what has to stand in the line
     (400, {"detail": [{"msg": "field required"}]}, "field required"),
     (400, {"error": "plain text"}, "plain text"),
     (418, "\xff\x00", "418"),
+    (400, '{"message":' + "[" * 970 + "]" * 970 + "}", "400"),
+    (400, {"error": {"message": "pars" * 60_000}}, "400"),
+    (307, "", "has moved"),
     (200, {"error": {"message": "refused", "code": 403}}, "OPENAI_API_KEY"),
     (200, "<html></html>", "base URL"),
     (200, "null", "no chat completion"),

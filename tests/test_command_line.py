@@ -221,3 +221,83 @@ def test_a_person_at_a_terminal_is_asked(workspace):
     assert endpoint.results[0] == "(no output)\n[exit code 0]"
     assert endpoint.results[1] == "denied: the user said no. keep the folder clean"
     assert (workspace / "c.txt").exists() and not (workspace / "d.txt").exists()
+
+
+def shell(command, endpoint, workspace):
+    """A command line of a shell, with H for harness.py; returns the finished process."""
+    env = {"PATH": os.environ["PATH"], "OPENAI_BASE_URL": endpoint.url, "AGENT_MODEL": "m"}
+    text = command.replace("H ", f"{sys.executable} {ROOT / 'harness.py'} ")
+    return subprocess.run(
+        ["bash", "-c", text], env=env, cwd=workspace, capture_output=True, text=True, timeout=30
+    )
+
+
+CLOSED = [  # what is closed or full, the exit code, stdout
+    ("H Hi. >&-", 0, ""),
+    ("H Hi. 2>&-", 0, "done\n"),
+    ("H Hi. <&-", 0, "done\n"),
+    ("H Hi. >/dev/full", 1, ""),
+    ("H Hi. 2>/dev/full", 1, "done\n"),
+    ("H --inspect Hi. 2> >(exec 0<&-)", 0, "done\n"),
+]
+
+
+@pytest.mark.parametrize(("command", "code", "out"), CLOSED)
+def test_streams_that_are_closed_or_full(workspace, command, code, out):
+    with Endpoint(say(call("run_shell", {"command": "true"})), say("done")) as endpoint:
+        done = shell(command, endpoint, workspace)
+    assert (done.returncode, done.stdout) == (code, out)
+    assert "Traceback" not in done.stderr
+    assert endpoint.results[0].startswith("denied: ")
+
+
+@pytest.mark.parametrize(
+    "text", ["import sys; sys.exit(0)", "from tools import tool\n@tool\ndef f(x: dict): ..."]
+)
+def test_a_file_of_tools_that_ends_the_program(harness, workspace, text):
+    (workspace / "mine.py").write_text(text)
+    done = harness("--json", "--tools", "mine.py", "Hi.", replies=[say("Ho.")])
+    assert done.code == 2
+    assert json.loads(done.out)["finish_reason"] == "error"
+
+
+@pytest.mark.parametrize("word", ["interrupted", "max_steps", "error", "empty"])
+def test_the_endpoint_does_not_choose_the_exit_code(harness, word):
+    done = harness("Hi.", replies=[say("done", finish=word)])
+    assert (done.code, done.out) == (0, "done\n")
+
+
+def test_inspect_shows_what_went_over_the_wire_without_the_key(harness):
+    reply = say("done") | {"echo": KEY}
+    done = harness("--inspect", "Hi.", replies=[Raw(reply)])
+    assert 'request: {"model": "m"' in done.err
+    assert '"echo": "[key]"' in done.err
+
+
+def test_all_arguments_are_shown_before_a_yes(workspace):
+    tool = 'from tools import tool\n\n\n@tool(asks=True)\ndef deploy(command: str, host: str) -> str:\n    """Deploy."""\n'
+    (workspace / "mine.py").write_text(tool)
+    with Endpoint(
+        say(call("deploy", {"command": "ls", "host": "prod; rm\u202e"})), say("done")
+    ) as endpoint:
+        env = {
+            "PATH": os.environ["PATH"],
+            "OPENAI_BASE_URL": endpoint.url,
+            "AGENT_MODEL": "m",
+            "TERM": "dumb",
+        }
+        program = [str(ROOT / "harness.py"), "-q", "--tools", "mine.py", "Go."]
+        terminal = pexpect.spawn(
+            sys.executable, program, env=env, cwd=workspace, encoding="utf-8", timeout=20
+        )
+        terminal.expect_exact("exact call: ")
+        assert "prod; rm\\u202e" in terminal.before
+        terminal.sendline("n")
+        terminal.expect(pexpect.EOF)
+        terminal.close()
+
+
+def test_the_local_model_script_reads_its_options(command):
+    done = command("--gguf", "nosuch.gguf", "Hi.", script="examples/local_model.py")
+    assert done.returncode == 2
+    assert "there is no file nosuch.gguf" in done.stderr

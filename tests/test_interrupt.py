@@ -31,7 +31,7 @@ def settings(endpoint):
     }
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_run_is_interrupted(workspace, moment, number):
     replies, sign = MOMENTS[moment]

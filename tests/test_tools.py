@@ -443,6 +443,23 @@ def test_what_is_no_text_is_not_edited(tree):
     assert run("write_file", path="src", content="b").startswith("error: ")
 
 
+@pytest.mark.parametrize(
+    "raw", ['{"path": "n", "content": NaN}', '{"path": "n", "content": 1e999}']
+)
+def test_a_number_that_no_json_has_is_not_written(workspace, raw):
+    assert dispatch("write_file", raw, yes).startswith("error: the arguments are not valid JSON")
+    assert not (workspace / "n").exists()
+
+
+def test_the_diff_shows_every_character_of_the_change(workspace):
+    preview = tools.REGISTRY["write_file"].preview
+    assert "+# check\x0bif not ok: stop()" in preview(
+        path="f", content="# check\x0bif not ok: stop()\n"
+    )
+    assert "+a\r" in preview(path="f", content="a\r\n")
+    assert "\n-x" not in preview(path="a\n-x", content="y")
+
+
 def test_a_change_is_shown_before_it_is_made(workspace):
     (workspace / "f").write_text("a\nb\n")
     preview = tools.REGISTRY["edit_file"].preview(path="f", old="b", new="c")
