@@ -230,27 +230,35 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
     """One request and its reply. Whatever the SDK raises leaves here as a BackendError."""
     names = [tool["function"]["name"] for tool in request.get("tools", [])]
     sent = {k: v for k, v in request.items() if v is not None and k not in endpoint.refused}
-    whole, shown = dict[str, Any](), 0
+    whole, shown = dict[str, Any](), ""
     try:
         text = whole_characters(json.dumps(sent, ensure_ascii=False))
         sent = json.loads(text, parse_constant=lambda _: None)  # NaN, which no endpoint takes
         watch("request", sent)
         create = endpoint.client.chat.completions.with_streaming_response.create
         with create(**sent) as response:
-            for chunk in read_chunks(response.iter_bytes()):  # a plain reply is one chunk
+            for count, chunk in enumerate(read_chunks(response.iter_bytes())):  # plain: just one
                 watch("chunk", chunk)
                 if not isinstance(chunk, dict):
                     raise ValueError(f"this is no chat completion: {json.dumps(chunk)}")
                 if any(map(chunk.get, ["error"] if chunk.get("choices") else MESSAGES)):
                     raise explain(chunk, endpoint)  # with status 200, or in the middle of a stream
                 whole = merged(whole, chunk)
-                text = certain_text(whole, bool(names))
-                if len(text) > shown:
-                    watch("text", text[shown:])
-                    shown = len(text)
-        return clean_reply(whole, names, endpoint.backend.returns)
+                if count % (1 + len(shown) // 2000) == 0:  # a long text is looked at less often
+                    shown = tell_text(shown, certain_text(whole, bool(names)), watch)
+        reply = clean_reply(whole, names, endpoint.backend.returns)
+        tell_text(shown, reply.content or "", watch)
+        return reply
     except Exception as error:  # the SDK lets httpx, JSON, URL and encoding errors through
         raise explain(error, endpoint) from error
+
+
+def tell_text(shown: str, text: str, watch: Watch) -> str:
+    """Tell what a growing text has more than was shown of it; returns what is shown now."""
+    if not text.startswith(shown) or text == shown:
+        return shown
+    watch("text", text[len(shown) :])
+    return text
 
 
 # --- errors --------------------------------------------------------------------------------------

@@ -312,6 +312,8 @@ def test_text_is_told_as_it_streams_but_no_call_and_no_reasoning():
     assert told("It is so.") == "It is so."
     assert told("<think>Hm.</think>It is so.") == "It is so."
     assert told(f"I will look.\n{READ_A}") == "I will look."
+    assert told('It is:\n{"a": 1}') == 'It is:\n{"a": 1}'
+    assert told("word " * 20_000) == ("word " * 20_000).strip()
     assert told(f"```json\n{READ_A}\n```") == ""
     assert (
         told("Run this:\n```python\nprint(1)\n```\nand so on.")
