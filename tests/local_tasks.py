@@ -92,7 +92,7 @@ NOTES = {
 TASKS = [
     Task("list, then read", "List the files here, then read backend.py and tell me which model it calls.", PROJECT, r"llama-3\.3-70b", 2),
     Task("missing file", "Read NOTES.md and tell me what it says.", PROJECT, r"(?i)(no |not |doesn't|does not|cannot|isn't|missing)", 1),
-    Task("what is this", "List the files in this directory and tell me what this project does.", PROJECT, r"(?i)(repeat|model|parrot)", 1),
+    Task("what is this", "List the files in this directory and tell me what this project does.", PROJECT, r"(?i)repeat", 1),
     Task("a value", "What is the value of MAX_STEPS?", PROJECT, r"\b17\b"),
     Task("subfolder", "Which port does settings.ini set?", PROJECT, r"\b8642\b"),
     Task("search", "In which file is the function complete defined?", PROJECT, r"backend\.py"),
@@ -107,7 +107,7 @@ TASKS = [
 OTHER = [
     Task("list, then read", "List the files, read the one about prices and tell me what an apple costs.", {"prices.txt": "pear 1.10\napple 2.35\nplum 0.40\n", "hours.txt": "9 to 5\n"}, r"2\.35", 2),
     Task("missing file", "Summarize report.txt.", {"data.csv": "a,b\n1,2\n"}, r"(?i)(no |not |doesn't|does not|cannot|isn't|missing)"),
-    Task("what is this", "What does this project do?", {"README.md": "# Tide\n\nTide prints the times of high water for a harbour.\n", "tide.py": "HARBOURS = 12\n"}, r"(?i)(high water|tide|harbour)"),
+    Task("what is this", "What does this project do?", {"README.md": "# Tide\n\nTide prints the times of high water for a harbour.\n", "tide.py": "HARBOURS = 12\n"}, r"(?i)(high water|times)"),
     Task("a value", "What timeout does the client use?", {"client.py": "import http\n\nTIMEOUT = 45\nRETRIES = 3\n", "server.py": "PORT = 80\n"}, r"\b45\b"),
     Task("subfolder", "What is the database password length limit in limits.toml?", {"etc/app/limits.toml": "[database]\npassword_length = 96\n", "x.py": "1\n"}, r"\b96\b"),
     Task("search", "Where is the class Turtle defined?", {"src/animals.py": "class Hare:\n    pass\n\n\nclass Turtle:\n    pass\n", "src/plants.py": "class Fern:\n    pass\n"}, r"animals\.py"),
