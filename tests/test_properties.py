@@ -18,32 +18,36 @@ texts = st.text(st.characters(codec="utf-8"), max_size=40)
 names = st.sampled_from(["list_dir", "read_file", "search_text"])
 arguments = st.dictionaries(texts, texts | st.integers(), max_size=3).map(json.dumps)
 calls = st.builds(call, names, arguments, st.sampled_from(["call_1", "a", "b", "", None]))
-odd = st.recursive(
-    st.none() | st.booleans() | st.integers() | texts,
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(
-                [
-                    "id",
-                    "index",
-                    "name",
-                    "function",
-                    "arguments",
-                    "type",
-                    "custom",
-                    "input",
-                    "content",
-                    "text",
-                    "extra_content",
-                ]
-            ),
-            inner,
-            max_size=4,
-        )
-    ),
-    max_leaves=8,
-)
+FIELDS = "id index name function arguments type custom input content text extra_content".split()
+
+
+# Functions with names, as hypothesis parses the source of a lambda, in the middle of a draw: on
+# Python 3.11 that fails now and then with a SystemError.
+def lists_and_objects(inner):
+    return st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(FIELDS), inner, max_size=4)
+
+
+def a_reply(content, made, finish, more):
+    message = {"role": "assistant", "content": content, "tool_calls": made}
+    return {"choices": [{"message": message | more, "finish_reason": finish}]}
+
+
+def as_bytes(value):
+    return json.dumps(value).encode()
+
+
+def as_stream(value):
+    return sse({"choices": [{"delta": value}]}, value).encode()
+
+
+def for_any_tool(text):
+    return json.dumps({"path": text, "query": text, "glob_pattern": text})
+
+
+simple = st.none() | st.booleans() | st.integers() | texts
+odd = st.recursive(simple, lists_and_objects, max_leaves=8)
+EXTRA = ["function_call", "reasoning_content", "refusal", "reasoning_details"]
+NO_MESSAGE = {"choices": [{"message": None, "finish_reason": "stop"}]}
 
 
 @pytest.fixture(autouse=True)
@@ -87,29 +91,13 @@ def test_any_way_of_cutting_a_stream_gives_the_plain_reply(text, made, cuts, fin
 @given(
     replies=st.lists(
         st.builds(
-            lambda content, made, finish, more: {
-                "choices": [
-                    {
-                        "message": {"role": "assistant", "content": content, "tool_calls": made}
-                        | more,
-                        "finish_reason": finish,
-                    }
-                ]
-            },
+            a_reply,
             odd,
             odd | st.lists(calls | odd, max_size=3),
             odd | st.sampled_from(["stop", "tool_calls", "length", "content_filter"]),
-            st.dictionaries(
-                st.sampled_from(
-                    ["function_call", "reasoning_content", "refusal", "reasoning_details"]
-                ),
-                odd,
-                max_size=2,
-            ),
+            st.dictionaries(st.sampled_from(EXTRA), odd, max_size=2),
         )
-        | st.builds(
-            lambda body: {"choices": body}, st.just([{"message": None, "finish_reason": "stop"}])
-        ),
+        | st.just(NO_MESSAGE),
         min_size=1,
         max_size=4,
     ),
@@ -127,12 +115,7 @@ def test_whatever_comes_the_history_is_one_that_every_endpoint_takes(replies, st
 @quickly
 @given(
     name=names | st.sampled_from([*REGISTRY, "nothing", ""]),
-    raw=st.text(max_size=60)
-    | odd.map(json.dumps)
-    | arguments
-    | st.builds(
-        lambda path: json.dumps({"path": path, "query": path, "glob_pattern": path}), texts
-    ),
+    raw=st.text(max_size=60) | odd.map(json.dumps) | arguments | st.builds(for_any_tool, texts),
 )
 def test_no_argument_string_makes_dispatch_raise(name, raw, workspace):
     (workspace / "a.txt").write_text("alpha\n")
@@ -141,12 +124,7 @@ def test_no_argument_string_makes_dispatch_raise(name, raw, workspace):
 
 
 @quickly
-@given(
-    body=st.binary(max_size=200)
-    | odd.map(lambda value: json.dumps(value).encode())
-    | odd.map(lambda value: sse({"choices": [{"delta": value}]}, value).encode()),
-    stream=st.booleans(),
-)
+@given(body=st.binary(max_size=200) | odd.map(as_bytes) | odd.map(as_stream), stream=st.booleans())
 def test_whatever_the_body_it_is_a_reply_or_one_line(body, stream):
     with Endpoint(Raw(body, headers={"retry-after": "0"})) as endpoint:
         try:
