@@ -3,29 +3,38 @@
     python harness.py [options] task words ...      "-" as a word: standard input
     python harness.py                               a chat, on a terminal
 
-`run()` below is the loop; it knows no provider (backend.py) and no tool (tools.py). Around it:
+`run()` below is the loop; it knows no provider (backend.py) and no tool (tools.py). What happens in
+it is told to one function, `watch`: that is all the other parts are made of.
 
     the loop      run(), its Result, and what it says in a word each
+    trace         the record of a run, which --resume and --replay read
     terminal      progress, the question before a tool changes something
     command line  options, settings, exit codes
 """
 
 import argparse
 import contextlib
-import importlib.util
+import functools
+import itertools
 import json
 import os
 import re
+import runpy
 import signal
 import sys
+import threading
 import time
-from dataclasses import asdict, dataclass, field
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import backend
-from backend import BackendError, Endpoint, Message, Reply, ToolCall, Watch, chat, connect, visible
-from tools import REGISTRY, Approve, Tool, deny, dispatch
+from backend import BackendError, Message, Reply, ToolCall, Watch, chat, connect, setting, visible
+from tools import REGISTRY, Approve, Tool, ToolError, check_sandbox, deny, dispatch
 
 __version__ = "0.1.0"
 
@@ -51,17 +60,18 @@ ENDINGS = {  # finish_reason: the exit code, and why there is no better end
 }
 CLOSING = "({}. Answer now in plain text, with what you know.)"
 MOST_REPEATS = 3  # the same call in a row: this one is not run, and two more of it are the end
+Model = Callable[..., Reply]  # is given messages, schemas, tool_choice and watch, as `chat` is
 
 
 @dataclass
 class Result:
     """What a run came to."""
 
-    answer: str = ""
+    answer: str = ""  # the best text there is, also at a limit
     finish_reason: str = "stop"  # a key of ENDINGS
     steps: int = 0  # model calls
     tool_calls: list[dict] = field(default_factory=list)  # name, arguments, result (a preview)
-    usage: dict[str, int] = field(default_factory=dict)  # prompt_, completion_, total_tokens
+    usage: Counter = field(default_factory=Counter)  # prompt_, completion_ and total_tokens
     seconds: float = 0.0
     error: str = ""
     repeats: int = 0  # how often in a row the last call came
@@ -70,7 +80,7 @@ class Result:
         """The limit that makes the coming model call the last one, or nothing."""
         if self.repeats >= MOST_REPEATS + 2:
             return "repeated_call"
-        if max_tokens and self.usage.get("total_tokens", 0) >= max_tokens:
+        if max_tokens and self.usage["total_tokens"] >= max_tokens:
             return "max_tokens"
         return "max_steps" if self.steps >= max_steps else ""
 
@@ -78,49 +88,44 @@ class Result:
         """Add a model call to the sums; the best answer is the last text."""
         self.steps += 1
         self.answer = reply.content or self.answer
-        for key, number in reply.usage.items():
-            self.usage[key] = self.usage.get(key, 0) + number
-
-    def end(self, reason: str, error: str = "") -> None:
-        self.finish_reason = reason if reason in ENDINGS else "stop"
-        self.error = error or ENDINGS[self.finish_reason][1]
-        if reason in ("error", "interrupted"):
-            self.answer = ""  # words beside a call are no answer
+        self.usage.update(reply.usage)
 
 
 def run(
     task: str,
     *,
-    endpoint: Endpoint | None = None,
+    model: Model | None = None,
     registry: dict[str, Tool] = REGISTRY,
     system: str = SYSTEM,
     messages: list[Message] | None = None,
     max_steps: int = 25,
     max_tokens: int = 0,
     approve: Approve = deny,
-    stream: bool = False,
     watch: Watch = lambda *_: None,
 ) -> Result:
-    """Work on a task until the model answers, or a limit is reached. `messages` is a conversation
-    to go on with, changed in place; `watch` is told the events of `chat`, and each "reply", "call"
-    and "result". Raises only what `connect` raises."""
-    endpoint, started, result = endpoint or connect(), time.monotonic(), Result()
+    """Work on a task until the model answers, or a limit is reached. `model` is asked in the place
+    of `chat` at the endpoint of the settings. `messages` is a conversation to go on with, changed
+    in place; without a task it goes on where it stopped. `watch` is told the events of `chat`, and
+    "task", "reply", "call", "result" and "end". Raises only what `connect` raises."""
+    model = model or functools.partial(chat, backend=connect())
+    started, result, nudged = time.monotonic(), Result(), False
     messages = [] if messages is None else messages
     if not messages:
         messages.append({"role": "system", "content": system})
-    tell(messages, task)
-    nudged = False
+    settle(messages)
+    if task:
+        tell(messages, task)
+    watch("task", messages)
     try:
         while True:
             limit = result.limit(max_steps, max_tokens)
             if limit:
                 tell(messages, CLOSING.format(ENDINGS[limit][1]))
-            options = {"backend": endpoint, "stream": stream, "watch": watch}
-            reply = ask(messages, registry, bool(limit), **options)
+            reply = ask(model, messages, registry, watch, closing=bool(limit))
             result.count(reply)
             watch("reply", reply)
             if limit or reply.finish_reason == "content_filter":
-                result.end(limit or "content_filter")
+                result.finish_reason = limit or "content_filter"
                 break
             if reply.nudge and not nudged:
                 tell(messages, reply.nudge)
@@ -131,7 +136,7 @@ def run(
                 messages.append(reply.message)
             if not reply.tool_calls:
                 cut = "length" if reply.finish_reason == "length" else "stop"
-                result.end(cut if reply.content else "empty")
+                result.finish_reason = cut if reply.content else "empty"
                 break
             nudged = False
             for call in reply.tool_calls:
@@ -139,12 +144,14 @@ def run(
                 text = answer_call(call, reply, result, registry, approve)
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
                 watch("result", text)
-    except BackendError as error:
-        result.end("error", str(error))
-    except KeyboardInterrupt:
-        result.end("interrupted")
+    except (BackendError, KeyboardInterrupt) as error:
+        failed = isinstance(error, BackendError)
+        result.finish_reason, result.error = "error" if failed else "interrupted", str(error)
+        result.answer = ""  # words beside a call are no answer
+    result.error = result.error or ENDINGS[result.finish_reason][1]
     settle(messages, result.answer or f"({result.finish_reason})")
     result.seconds = round(time.monotonic() - started, 2)
+    watch("end", result)
     return result
 
 
@@ -158,18 +165,20 @@ def tell(messages: list[Message], text: str) -> None:
         messages.append({"role": "user", "content": text})
 
 
-def ask(messages: list[Message], registry: dict[str, Tool], closing: bool, **options: Any) -> Reply:
+def ask(
+    model: Model, messages: list[Message], registry: dict[str, Tool], watch: Watch, closing: bool
+) -> Reply:
     """One model call. A conversation that is too long for the model is shortened first."""
     schemas, choice = [tool.schema for tool in registry.values()], "none" if closing else None
     while True:
         try:
-            return chat(messages, schemas, tool_choice=choice, **options)
+            return model(messages, schemas, tool_choice=choice, watch=watch)
         except BackendError as error:
             if error.kind != "context":
                 raise
             if not shorten(messages):
                 raise BackendError(f"{error} (nothing is left to shorten: ask for less)") from error
-            options["watch"]("notice", f"{error}; trying again without the oldest results")
+            watch("notice", f"{error}; trying again without the oldest results")
 
 
 def answer_call(
@@ -180,16 +189,13 @@ def answer_call(
     last = result.tool_calls[-1] if result.tool_calls else {}
     same = (name, arguments) == (last.get("name"), last.get("arguments"))
     result.repeats = result.repeats + 1 if same else 1
+    text = "error: not run: "
     if reply.finish_reason == "length":
-        text = "error: not run: your reply was cut off at its length limit. Send a shorter one."
+        text += "your reply was cut off at its length limit. Send a shorter one."
     elif result.repeats >= MOST_REPEATS:
-        text = (
-            "error: not run: you already made this same call. Use its result, or do another thing."
-        )
+        text += "you already made this same call. Use its result, or do another thing."
     elif call.words_after and name in registry and registry[name].asks:
-        text = (
-            "error: not run: words stood after the call. Send the call alone, with no other text."
-        )
+        text += "words stood after the call. Send the call alone, with no other text."
     else:
         text = dispatch(name, arguments, approve, registry)
     result.tool_calls.append({"name": name, "arguments": arguments, "result": text[:200]})
@@ -197,34 +203,162 @@ def answer_call(
 
 
 def shorten(messages: list[Message]) -> bool:
-    """Make the conversation shorter; whether there was something left to shorten. The oldest long
-    results go first, as many as make up half of them; where all are new to the model, each is
-    halved."""
+    """Make the conversation shorter; whether there was something left to shorten. The older half
+    of the long results goes first; where all are new to the model, each is halved."""
     last = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
     long = [i for i, m in enumerate(messages) if m["role"] == "tool" and len(m["content"]) > 400]
     seen = [i for i in long if i < last]
-    room = sum(len(messages[i]["content"]) for i in seen) / 2
-    for i in seen or long:
+    for i in seen[: len(seen) // 2 + 1] or long:
         text = messages[i]["content"]
         quarter = len(text) // 4
-        if not seen:
-            text = f"{text[:quarter]}\n[... half of this is left out ...]\n{text[-quarter:]}"
-        elif room > 0:
-            room -= len(text)
-            text = f"[left out to save room: a result of {len(text)} characters]"
-        messages[i] = messages[i] | {"content": text}
+        note = f"{text[:quarter]}\n[... half of this is left out ...]\n{text[-quarter:]}"
+        if seen:
+            note = f"[left out to save room: a result of {len(text)} characters]"
+        messages[i] = messages[i] | {"content": note}
     return bool(long)
 
 
-def settle(messages: list[Message], last_words: str) -> None:
+def settle(messages: list[Message], last_words: str = "") -> None:
     """Leave a history that every endpoint takes: each call answered, the model's word last."""
     answered = {message.get("tool_call_id") for message in messages}
     for call in [call for message in messages for call in message.get("tool_calls", [])]:
         if call["id"] not in answered:
             text = "error: interrupted before it was done"
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
-    if messages[-1]["role"] != "assistant":
+    if last_words and messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": last_words})
+
+
+# --- trace ---------------------------------------------------------------------------------------
+RUNS = Path(".harness", "runs")  # in the workspace
+
+
+class Trace:
+    """The record of a conversation: JSON lines in LangSmith's run fields, written as things happen.
+
+    A "chain" line opens a run of the loop, and a second one with its id closes it; an "llm" line
+    is a reply, a "tool" line a result. The `inputs` of the first two hold the messages after the
+    first `from`, which earlier lines tell: so a trace grows with the run, not with its square."""
+
+    def __init__(self, path: Path, watch: Watch) -> None:
+        self.path, self.notify, self.key, self.file = path, watch, "", 0
+        self.session, self.torn = str(uuid.uuid4()), False
+        self.messages: list[Message] = []  # the history, as the lines so far tell it
+        self.turns: list[tuple[list, list]] = []  # of each run: its first messages, its replies
+        self.results: dict[str, str] = {}  # by call id
+        self.outcome: dict = {}  # of the last run; {} where it has no end
+        try:
+            lines = path.read_text("utf-8").split("\n") if path.is_file() else [""]
+            self.torn = bool(lines[-1])
+            for line in lines:
+                with contextlib.suppress(json.JSONDecodeError):  # torn by a crash
+                    self.learn(**json.loads(line))
+        except (OSError, ValueError, TypeError, LookupError) as error:
+            raise BackendError(f"{path} is no recorded run: {error}", "settings") from error
+
+    def learn(self, run_type: str, inputs: dict, outputs: dict | None, **_: Any) -> None:
+        """Take in what a line tells, a new one or one that was read."""
+        if run_type == "tool":
+            self.results[inputs["id"]] = text = (outputs or {})["output"]
+            self.messages.append({"role": "tool", "tool_call_id": inputs["id"], "content": text})
+            return
+        self.messages[inputs["from"] :] = inputs["messages"]
+        if run_type == "chain":
+            self.outcome = outputs or {}
+            self.turns += [] if outputs else [(list(self.messages), [])]
+        elif outputs:
+            self.turns[-1][1].append(outputs)
+            self.messages += [] if outputs["nudge"] else [outputs["message"]]
+
+    def watch(self, event: str, data: Any) -> None:
+        """Write the line that belongs to an event of `run`."""
+        if event == "task":
+            self.history, self.root = data, str(uuid.uuid4())
+            self.start = self.began = datetime.now(timezone.utc)
+            self.write("chain", "run", self.news(), None)
+        elif event == "reply":
+            self.write("llm", "chat", self.news(), vars(data))
+        elif event == "call":
+            self.call = data
+        elif event == "result":
+            call = {"id": self.call.id, "arguments": self.call.function.arguments}
+            failed = data if data.startswith(("error: ", "denied: ")) else None
+            self.write("tool", self.call.function.name, call, {"output": data}, failed)
+        elif event == "end":
+            self.start, nothing = self.began, {"from": len(self.messages), "messages": []}
+            self.write("chain", "run", nothing, vars(data), data.error or None)
+
+    def news(self) -> dict:
+        """The messages of the history that no line tells yet."""
+        same = 0
+        while self.messages[same : same + 1] == self.history[same : same + 1] != []:
+            same += 1
+        return {"from": same, "messages": self.history[same:]}
+
+    def write(
+        self, run_type: str, name: str, inputs: dict, outputs: Any, error: Any = None
+    ) -> None:
+        """Add a line. That it cannot be written is said once, and the run goes on."""
+        end, root = datetime.now(timezone.utc), run_type == "chain"
+        run_id = self.root if root else str(uuid.uuid4())
+        place = f"{self.start:%Y%m%dT%H%M%S%fZ}{run_id}"
+        above = f"{self.began:%Y%m%dT%H%M%S%fZ}{self.root}."
+        line: dict = {"id": run_id, "trace_id": self.root, "session_id": self.session}
+        line |= {"parent_run_id": None if root else self.root}
+        line |= {"dotted_order": place if root else above + place}
+        line |= {"name": name, "run_type": run_type, "inputs": inputs, "outputs": outputs}
+        line |= {"start_time": self.start.isoformat(), "end_time": outputs and end.isoformat()}
+        line |= {"latency_ms": outputs and round((end - self.start).total_seconds() * 1000)}
+        line |= {"error": error}
+        text = "\n" * self.torn + json.dumps(line, default=vars, ensure_ascii=False) + "\n"
+        data = text.replace(self.key or "\0", "[key]").encode("utf-8", "backslashreplace")
+        self.learn(run_type, inputs, outputs)
+        self.start, self.torn = end, False
+        try:
+            self.file = self.file or self.opened()
+            if os.write(self.file, data) < len(data):
+                raise OSError("no space left on the device")
+        except OSError as failure:
+            self.notify("notice", f"the run is not recorded any more: {failure}")
+            self.file = os.open(os.devnull, os.O_WRONLY)
+
+    def opened(self) -> int:
+        """The descriptor of the file, which is for this user only, and for no version control."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.parent == RUNS:
+            (RUNS / ".gitignore").write_text("*\n")
+        flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | flags, 0o600)
+
+    def replay(self, replies: list[dict]) -> Model:
+        """The recorded replies, one after the other, in the place of `chat`."""
+        rest = iter(replies)
+
+        def model(*_: Any, **__: Any) -> Reply:
+            if not (outputs := next(rest, None)):
+                raise BackendError("the recorded run ends here")
+            made = [
+                call | {"function": SimpleNamespace(**call["function"])}
+                for call in outputs["tool_calls"]
+            ]
+            return Reply(**outputs | {"tool_calls": [ToolCall(**call) for call in made]})
+
+        return model
+
+    def answer(self) -> str:
+        """What the last run ended with, where it was an answer."""
+        if self.outcome:
+            return self.outcome["answer"] if self.outcome["finish_reason"] == "stop" else ""
+        last = self.messages[-1] if self.messages else {}  # a crash after it, maybe
+        ended = last.get("role") == "assistant" and not last.get("tool_calls")
+        return last["content"] if ended else ""
+
+    def compare(self, event: str, data: Any) -> None:
+        """Say where a replay departs from the record."""
+        if event == "call":
+            self.call = data
+        elif event == "result" and data != self.results.get(self.call.id, data):
+            self.notify("notice", "this result is not the recorded one")
 
 
 # --- terminal ------------------------------------------------------------------------------------
@@ -235,9 +369,11 @@ class Terminal:
         self.options = options
         self.lively = sys.stderr.isatty() and not options.quiet
         self.dim, self.plain = ("", "") if os.environ.get("NO_COLOR") else ("\x1b[2m", "\x1b[0m")
-        self.key = "no-key"  # is never shown
+        self.key = ""  # is never shown
         self.always: set[str] = set()  # calls that need no further question
-        self.shown, self.waiting, self.step = "", False, 0  # shown: of the answer, on stdout
+        self.shown, self.step, self.tokens = "", 0, 0  # shown: of the answer, on stdout
+        self.answered = threading.Event()  # no reply is waited for
+        self.answered.set()
 
     def line(self, text: str, dim: bool = True) -> None:
         """A line of progress; what it holds may come from anywhere."""
@@ -247,24 +383,37 @@ class Terminal:
             with contextlib.suppress(OSError):  # nobody reads it: the answer still counts
                 print(f"{self.dim * dim}{visible(text)}{self.plain * dim}", file=sys.stderr)
 
+    def wait(self) -> None:
+        """A waiting sign with the seconds, until `clear`; runs in a thread."""
+        for seconds in itertools.count():
+            sign = f"... {seconds} s" if seconds else "..."
+            print(f"\r{self.dim}{sign}{self.plain}", end="", file=sys.stderr, flush=True)
+            if self.answered.wait(1):
+                return print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
     def clear(self) -> None:
         """Take the waiting sign away, and end a line of streamed text."""
-        if self.waiting:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        if not self.answered.is_set():
+            self.answered.set()
+            self.waiter.join()
         if self.shown and not self.shown.endswith("\n"):
             print(flush=True)
-        self.shown, self.waiting = "", False
+        self.shown = ""
 
     def watch(self, event: str, data: Any) -> None:
         """Show an event of the run."""
         if event in ("request", "chunk") and self.options.inspect:
-            text = json.dumps(data, ensure_ascii=False).replace(self.key, "[key]")
+            text = json.dumps(data, ensure_ascii=False).replace(self.key or "\0", "[key]")
             middle = len(text) if self.options.verbose or len(text) < 2000 else 1000
             more = f" ... {text[-1000:]}" if middle < len(text) else ""
             self.line(f"{event}: {text[:middle]}{more}")
-        if event == "request" and self.lively:
-            self.waiting = True
-            print(f"{self.dim}...{self.plain}", end="", file=sys.stderr, flush=True)
+        if event == "task":
+            self.step = 0
+        elif event == "request" and self.lively:
+            self.clear()
+            self.answered.clear()
+            self.waiter = threading.Thread(target=self.wait, daemon=True)
+            self.waiter.start()
         elif event == "text" and sys.stdout.isatty() and not self.options.json:
             if not self.shown:
                 self.clear()
@@ -281,17 +430,20 @@ class Terminal:
             shown = lines if self.options.verbose else [line[:160] for line in lines[:3]]
             more = f" (+{len(lines) - len(shown)} lines)" if len(lines) > len(shown) else ""
             self.line("\n".join(f"    {line}" for line in shown) + more)
+        elif event == "end":
+            self.end(data)
 
     def end(self, result: Result) -> None:
         """The answer on stdout, unless it stands there already; sums and errors on stderr."""
         there = self.shown == result.answer
         self.clear()
         if self.options.json:
-            print(as_json(result), flush=True)
+            print(as_json(result, self.options.trace), flush=True)
             return
         if result.answer and not there:
             print(visible(result.answer), flush=True)
-        tokens = result.usage.get("total_tokens", 0)
+        self.tokens += result.usage["total_tokens"]
+        tokens = result.usage["total_tokens"]
         self.line(f"{result.steps} steps, {tokens} tokens, {result.seconds} s")
         if result.error:
             print(f"error: {visible(result.error)}", file=sys.stderr)
@@ -345,74 +497,59 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         description="Work on a task with tools, until there is an answer.",
         epilog="Exit codes: 0 answered, 1 endpoint failed, 2 usage, 3 at a limit, 130 Ctrl-C.",
     )
-    add = parser.add_argument
+    add, switch = parser.add_argument, functools.partial(parser.add_argument, action="store_true")
     add("task", nargs="*", help='the task; a word "-" stands for standard input; none: a chat')
     add("--backend", metavar="NAME", help="groq, openai, ollama, ... (AGENT_BACKEND)")
     add("--model", metavar="NAME", help="one of its models (AGENT_MODEL)")
     add("--base-url", metavar="URL", help="another address of the endpoint (OPENAI_BASE_URL)")
-    add("--max-steps", metavar="N", type=int, help="model calls at most (25; AGENT_MAX_STEPS)")
-    add("--max-tokens", metavar="N", type=int, default=0, help="stop after N tokens (0: off)")
+    steps = setting("AGENT_MAX_STEPS") or "25"
+    add("--max-steps", metavar="N", default=steps, help="model calls at most (25; AGENT_MAX_STEPS)")
+    add("--max-tokens", metavar="N", default="0", help="stop after N tokens (0: off)")
     add("--approve", choices=("ask", "all", "none"), default="ask", help="tools that change things")
     add("-y", dest="approve", action="store_const", const="all", help="the same as --approve all")
-    add(
-        "--allow",
-        metavar="COMMAND",
-        action="append",
-        help="run this exact command unasked (also AGENT_ALLOW)",
-    )
+    allow = "run this exact command unasked (also AGENT_ALLOW)"
+    add("--allow", metavar="COMMAND", action="append", default=[setting("AGENT_ALLOW")], help=allow)
+    switch("--sandbox", help="run commands in bubblewrap: no network, only this folder writable")
     add("--tools", metavar="FILE.py", action="append", default=[], help="add the tools of a file")
-    add("--no-tools", action="store_true", help="send no tools")
+    switch("--no-tools", help="send no tools")
     add("--system", metavar="TEXT", default=SYSTEM, help="another system prompt")
-    add("--json", action="store_true", help="print one JSON object")
+    add("--trace", metavar="FILE", type=Path, help=f"where the run is recorded ({RUNS}/...)")
+    switch("--no-trace", help="do not record the run")
+    add("--resume", metavar="FILE", nargs="?", const="", help="go on with a run (the last one)")
+    add("--replay", metavar="FILE", type=Path, help="play a run again: recorded model, real tools")
+    switch("--json", help="print one JSON object")
     add("--stream", action=argparse.BooleanOptionalAction, help="on where stderr is a terminal")
-    add("--inspect", action="store_true", help="the raw request and reply of every call, on stderr")
-    add("-q", "--quiet", action="store_true", help="no progress")
-    add("-v", "--verbose", action="store_true", help="whole results")
+    switch("--inspect", help="the raw request and reply of every call, on stderr")
+    switch("-q", "--quiet", help="no progress")
+    switch("-v", "--verbose", help="whole results")
     add("--version", action="version", version=f"%(prog)s {__version__}")
     options = parser.parse_intermixed_args(argv)
-    for name in ("AGENT_MAX_STEPS", "AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT"):
-        if not re.fullmatch("0*[1-9][0-9]{0,8}|", backend.setting(name)):
-            parser.error(f"{name} is no whole number above 0")
-    if options.max_steps is None:
-        options.max_steps = int(backend.setting("AGENT_MAX_STEPS") or 25)
-    if options.max_steps < 1 or options.max_tokens < 0:
-        parser.error("--max-steps takes a number above 0, --max-tokens 0 (off) or more")
-    if options.allow:
-        os.environ["AGENT_ALLOW"] = "\n".join([os.environ.get("AGENT_ALLOW", ""), *options.allow])
-    options.chat = not options.task and sys.stdin.isatty()
+    numbers = {
+        "AGENT_MAX_STEPS, --max-steps": options.max_steps,
+        "--max-tokens": options.max_tokens,
+    }
+    numbers |= {name: setting(name) or "1" for name in ("AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT")}
+    for name, value in numbers.items():
+        if not re.fullmatch("[0-9]{1,9}", value) or not (int(value) or name == "--max-tokens"):
+            parser.error(f"{name} takes a whole number above 0, not {value}")
+    options.max_steps, options.max_tokens = int(options.max_steps), int(options.max_tokens)
+    if options.resume and not options.resume.endswith(".jsonl"):  # it is the first word of the task
+        options.task, options.resume = [options.resume, *options.task], ""
     piped = sys.stdin.read() if "-" in options.task else ""
     words = " ".join(word for word in options.task if word != "-")
     options.task = f"{words.strip()}\n\n{piped.strip()}".strip()
-    if not options.task and not options.chat:
+    recorded = options.replay or options.resume is not None
+    options.chat = not options.task and not recorded and sys.stdin.isatty()
+    if not (options.task or options.chat or recorded):
         parser.error("no task: give it as words, or - to read it from standard input")
     options.stream = sys.stderr.isatty() if options.stream is None else options.stream
     return options
 
 
-def load_tools(path: str) -> None:
-    """Run a file of tools: its @tool functions join the registry."""
-    try:
-        spec = importlib.util.spec_from_file_location(Path(path).stem, path)
-        module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
-        spec.loader.exec_module(module)  # type: ignore[union-attr]
-    except (Exception, SystemExit) as error:  # the file may do anything
-        told = f"--tools {path}: {type(error).__name__}: {error}"
-        raise BackendError(told, "settings") from error
-
-
-def system_prompt(options: argparse.Namespace, terminal: Terminal) -> str:
-    """The system prompt, with the workspace's AGENTS.md: read as the model would read it."""
-    if Path("AGENTS.md").is_file():
-        text = dispatch("read_file", {"path": "AGENTS.md"})
-        if not text.startswith("error: "):
-            return f"{options.system}\n\nAGENTS.md of this folder says:\n{text}"
-        terminal.line(f"AGENTS.md is not used: {text}")
-    return options.system
-
-
-def as_json(result: Result) -> str:
-    fields = {name: value for name, value in asdict(result).items() if name != "repeats"}
-    return json.dumps(fields | {"trace": None})
+def as_json(result: Result, trace: Path | None = None) -> str:
+    """The result as one JSON object, with the place of its trace."""
+    fields = vars(result) | {"trace": str(trace) if trace and trace.exists() else None}
+    return json.dumps({name: fields[name] for name in fields if name != "repeats"})
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -425,36 +562,102 @@ def main(argv: list[str] | None = None) -> int:
     options = argparse.Namespace(json="--json" in (sys.argv if argv is None else argv))
     try:
         options = parse(argv)
-        terminal = Terminal(options)
-        for path in options.tools:
-            load_tools(path)
-        endpoint = connect(options.backend, options.model, options.base_url)
-        terminal.key = endpoint.key
-        if endpoint.url != endpoint.backend.url or not options.backend:
-            terminal.line(f"{endpoint.model} at {endpoint.url}")
-        settings: dict = {"max_steps": options.max_steps, "max_tokens": options.max_tokens}
-        settings |= {"approve": terminal.approve, "watch": terminal.watch, "stream": options.stream}
-        settings |= {"endpoint": endpoint, "system": system_prompt(options, terminal)}
-        settings |= {"registry": {}} if options.no_tools else {}
-        if options.chat:
-            return talk(settings, terminal)
-        result = run(options.task, **settings)
-        terminal.end(result)
-    except BackendError as error:
+        result = start(options, Terminal(options))
+        return ENDINGS[result.finish_reason][0]
+    except (BackendError, ToolError) as error:
         print(f"error: {error}", file=sys.stderr)
-        if options.json:
-            print(as_json(Result(finish_reason="error", error=str(error))))
-        return 2 if error.kind == "settings" else 1
+        result = Result(finish_reason="error", error=str(error))
+        code = 2 if getattr(error, "kind", "settings") == "settings" else 1
     except KeyboardInterrupt:
-        if options.json:
-            print(as_json(Result(finish_reason="interrupted", error="interrupted")))
-        return 130
-    return ENDINGS[result.finish_reason][0]
+        result, code = Result(finish_reason="interrupted", error="interrupted"), 130
+    if options.json:
+        print(as_json(result))
+    return code
 
 
-def talk(settings: dict, terminal: Terminal) -> int:
+def start(options: argparse.Namespace, terminal: Terminal) -> Result:
+    """Do what the options ask for: a task, a chat, or a recorded run; returns the last result."""
+    for path in options.tools:
+        try:
+            runpy.run_path(path)  # its @tool functions join the registry
+        except (Exception, SystemExit) as error:  # the file may do anything
+            told = f"--tools {path}: {type(error).__name__}: {error}"
+            raise BackendError(told, "settings") from error
+    os.environ["AGENT_ALLOW"] = "\n".join(options.allow)
+    if options.sandbox:
+        check_sandbox()
+        os.environ["AGENT_SANDBOX"] = "1"
+    agents = dispatch("read_file", {"path": "AGENTS.md"}) if Path("AGENTS.md").is_file() else ""
+    if agents.startswith("error: "):  # it is read as the model would read it
+        terminal.line(f"AGENTS.md is not used: {agents}")
+    elif agents:
+        options.system += f"\n\nAGENTS.md of this folder says:\n{agents}"
+    trace = Trace(trace_path(options), terminal.watch)
+    recorder = trace.compare if options.replay else trace.watch
+    watchers = [terminal.watch] if options.no_trace else [terminal.watch, recorder]
+    options.trace = None if options.no_trace or options.replay else trace.path
+
+    def turn(task: str, messages: list[Message], model: Model) -> Result:
+        def watch(event: str, data: Any) -> None:
+            for each in watchers:
+                each(event, data)
+
+        return run(
+            task,
+            model=model,
+            registry={} if options.no_tools else REGISTRY,
+            system=options.system,
+            messages=messages,
+            max_steps=options.max_steps,
+            max_tokens=options.max_tokens,
+            approve=terminal.approve,
+            watch=watch,
+        )
+
+    if not trace.turns and (options.replay or options.resume is not None):
+        raise BackendError(f"{trace.path} is no recorded run", "settings")
+    result = Result()
+    if options.replay:
+        for messages, replies in trace.turns:
+            result = turn("", messages, trace.replay(replies))
+        return result
+    messages = [] if options.resume is None else list(trace.messages)
+    if messages and not options.task and trace.answer():
+        result.answer = trace.answer()
+        terminal.end(result)
+        return result
+    endpoint = connect(options.backend, options.model, options.base_url)
+    if len(endpoint.key) > 7:  # a shorter one is none
+        trace.key = terminal.key = endpoint.key
+    if endpoint.url != endpoint.backend.url or not options.backend:
+        terminal.line(f"{endpoint.model} at {endpoint.url}")
+    model = functools.partial(chat, backend=endpoint, stream=options.stream)
+    if not options.chat:
+        return turn(options.task or "(Go on.)", messages, model)
+    talk(lambda task: turn(task, messages, model), messages, terminal)
+    return result
+
+
+def trace_path(options: argparse.Namespace) -> Path:
+    """The file of the trace: a named one, the last one, or a new one in the workspace."""
+    if options.replay or options.trace or options.resume:
+        return options.replay or options.trace or Path(options.resume)
+    if options.resume is None:
+        return RUNS / f"{datetime.now():%Y%m%dT%H%M%S}-{os.urandom(3).hex()}.jsonl"
+    runs = sorted(RUNS.glob("*.jsonl"), key=os.path.getmtime)
+    if not runs:
+        raise BackendError(f"there is no recorded run in {RUNS}", "settings")
+    return runs[-1]
+
+
+HELP = """\
+/clear   forget the conversation
+/tokens  what it has used so far
+/exit    leave (also Ctrl-D); Ctrl-C ends a turn"""
+
+
+def talk(turn: Callable[[str], Any], messages: list[Message], terminal: Terminal) -> int:
     """A chat: one conversation, until /exit or Ctrl-D."""
-    messages: list[Message] = []
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401, PLC0415  (line editing, where there is one)
     while True:
@@ -469,11 +672,12 @@ def talk(settings: dict, terminal: Terminal) -> int:
             return 0
         if line == "/clear":
             messages.clear()
+        elif line == "/tokens":
+            print(f"{terminal.tokens} tokens so far")
         elif line.startswith("/"):
-            print("/clear forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C ends a turn")
+            print(HELP)
         elif line:
-            terminal.step = 0
-            terminal.end(run(line, messages=messages, **settings))
+            turn(line)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@
     endpoint.faults               # what a strict provider would have said against them
 
 Each reply is one of: a dict (a chat completion, sent whole or in chunks, as was asked for); Raw,
-which is sent as it is; the last reply is repeated for ever.
+which is sent as it is; a function of the request's body that gives one of these. The last reply is
+repeated for ever.
 """
 
 import json
@@ -226,6 +227,7 @@ class Handler(BaseHTTPRequestHandler):
             server.faults += faults
             return self.respond(Raw({"error": {"message": faults[0]}}, 400))
         reply = server.replies[min(len(server.requests), len(server.replies)) - 1]
+        reply = reply(body) if callable(reply) else reply
         if isinstance(reply, Raw):
             return self.respond(reply)
         if not body.get("stream"):

@@ -1,5 +1,6 @@
 """The loop: what run() does with what a model sends. Each test talks to a real endpoint on loopback."""
 
+import functools
 import json
 
 import pytest
@@ -10,10 +11,17 @@ import harness as module
 from tools import REGISTRY
 
 
+def model_at(endpoint):
+    """The scripted endpoint, as what run() asks."""
+    at = backend.Endpoint(backend.BACKENDS["openai"], endpoint.url, model="m")
+    return functools.partial(backend.chat, backend=at)
+
+
 def start(endpoint, task="Do it.", **options):
     """run() against a scripted endpoint."""
-    at = backend.Endpoint(backend.BACKENDS["openai"], endpoint.url, model="m")
-    return module.run(task, endpoint=at, approve=lambda tool, arguments: (True, ""), **options)
+    return module.run(
+        task, model=model_at(endpoint), approve=lambda tool, arguments: (True, ""), **options
+    )
 
 
 def test_an_answer_without_a_call_is_one_step(harness):
@@ -192,8 +200,7 @@ def test_ctrl_c_in_a_tool_leaves_a_history_to_go_on_with(workspace):
     messages = []
     calls = [call("list_dir"), call("run_shell", {"command": "true"}), call("list_dir")]
     with Endpoint(say(*calls), say("two")) as endpoint:
-        at = backend.Endpoint(backend.BACKENDS["openai"], endpoint.url, model="m")
-        result = module.run("first", endpoint=at, approve=approve, messages=messages)
+        result = module.run("first", model=model_at(endpoint), approve=approve, messages=messages)
         assert result.finish_reason == "interrupted"
         assert start(endpoint, "second", messages=messages).answer == "two"
     assert history_faults(messages) == [] == endpoint.faults

@@ -1,5 +1,6 @@
 """What must hold for every input, not only for those that somebody thought of."""
 
+import functools
 import json
 
 import pytest
@@ -105,9 +106,10 @@ def test_any_way_of_cutting_a_stream_gives_the_plain_reply(text, made, cuts, fin
 )
 def test_whatever_comes_the_history_is_one_that_every_endpoint_takes(replies, stream, workspace):
     with Endpoint(*map(Raw, replies), say("done")) as endpoint:
-        messages = []
-        harness.run("Do.", endpoint=at(endpoint), messages=messages, stream=stream, max_steps=6)
-        harness.run("And.", endpoint=at(endpoint), messages=messages, stream=stream, max_steps=6)
+        messages: list = []
+        model = functools.partial(backend.chat, backend=at(endpoint), stream=stream)
+        harness.run("Do.", model=model, messages=messages, max_steps=6)
+        harness.run("And.", model=model, messages=messages, max_steps=6)
     assert endpoint.faults == []
     assert history_faults(messages) == []
 
