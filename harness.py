@@ -26,7 +26,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -74,11 +74,16 @@ class Result:
     usage: Counter = field(default_factory=Counter)  # prompt_, completion_ and total_tokens
     seconds: float = 0.0
     error: str = ""
-    repeats: int = 0  # how often in a row the last call came
+    trace: str | None = None  # the file that records it
+
+    def again(self, times: int) -> bool:
+        """Whether the last so many calls are the same one."""
+        calls = [(call["name"], call["arguments"]) for call in self.tool_calls[-times:]]
+        return bool(calls) and calls == calls[:1] * times
 
     def limit(self, max_steps: int, max_tokens: int) -> str:
         """The limit that makes the coming model call the last one, or nothing."""
-        if self.repeats >= MOST_REPEATS + 2:
+        if self.again(MOST_REPEATS + 2):
             return "repeated_call"
         if max_tokens and self.usage["total_tokens"] >= max_tokens:
             return "max_tokens"
@@ -104,9 +109,9 @@ def run(
     watch: Watch = lambda *_: None,
 ) -> Result:
     """Work on a task until the model answers, or a limit is reached. `model` is asked in the place
-    of `chat` at the endpoint of the settings. `messages` is a conversation to go on with, changed
-    in place; without a task it goes on where it stopped. `watch` is told the events of `chat`, and
-    "task", "reply", "call", "result" and "end". Raises only what `connect` raises."""
+    of `chat`. `messages` is a conversation to go on with, changed in place; with no task it goes on
+    where it stopped. `watch` is told the events of `chat`, and "task", "reply", "call", "result"
+    and "end". Raises only what `connect` raises, and that only where no `model` is given."""
     model = model or functools.partial(chat, backend=connect())
     started, result, nudged = time.monotonic(), Result(), False
     messages = [] if messages is None else messages
@@ -145,9 +150,8 @@ def run(
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
                 watch("result", text)
     except (BackendError, KeyboardInterrupt) as error:
-        failed = isinstance(error, BackendError)
-        result.finish_reason, result.error = "error" if failed else "interrupted", str(error)
-        result.answer = ""  # words beside a call are no answer
+        result.finish_reason = "error" if isinstance(error, BackendError) else "interrupted"
+        result.error, result.answer = str(error), ""  # words beside a call are no answer
     result.error = result.error or ENDINGS[result.finish_reason][1]
     settle(messages, result.answer or f"({result.finish_reason})")
     result.seconds = round(time.monotonic() - started, 2)
@@ -186,19 +190,17 @@ def answer_call(
 ) -> str:
     """The result of a call: what the tool returned, or why it was not run."""
     name, arguments = call.function.name, call.function.arguments
-    last = result.tool_calls[-1] if result.tool_calls else {}
-    same = (name, arguments) == (last.get("name"), last.get("arguments"))
-    result.repeats = result.repeats + 1 if same else 1
+    result.tool_calls.append({"name": name, "arguments": arguments})
     text = "error: not run: "
     if reply.finish_reason == "length":
         text += "your reply was cut off at its length limit. Send a shorter one."
-    elif result.repeats >= MOST_REPEATS:
+    elif result.again(MOST_REPEATS):
         text += "you already made this same call. Use its result, or do another thing."
     elif call.words_after and name in registry and registry[name].asks:
         text += "words stood after the call. Send the call alone, with no other text."
     else:
         text = dispatch(name, arguments, approve, registry)
-    result.tool_calls.append({"name": name, "arguments": arguments, "result": text[:200]})
+    result.tool_calls[-1]["result"] = text[:200]
     return text
 
 
@@ -208,7 +210,7 @@ def shorten(messages: list[Message]) -> bool:
     last = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
     long = [i for i, m in enumerate(messages) if m["role"] == "tool" and len(m["content"]) > 400]
     seen = [i for i in long if i < last]
-    for i in seen[: len(seen) // 2 + 1] or long:
+    for i in seen[: (len(seen) + 1) // 2] or long:
         text = messages[i]["content"]
         quarter = len(text) // 4
         note = f"{text[:quarter]}\n[... half of this is left out ...]\n{text[-quarter:]}"
@@ -285,6 +287,7 @@ class Trace:
             failed = data if data.startswith(("error: ", "denied: ")) else None
             self.write("tool", self.call.function.name, call, {"output": data}, failed)
         elif event == "end":
+            data.trace = str(self.path) if self.path.is_file() else None
             self.start, nothing = self.began, {"from": len(self.messages), "messages": []}
             self.write("chain", "run", nothing, vars(data), data.error or None)
 
@@ -438,7 +441,7 @@ class Terminal:
         there = self.shown == result.answer
         self.clear()
         if self.options.json:
-            print(as_json(result, self.options.trace), flush=True)
+            print(json.dumps(vars(result)), flush=True)
             return
         if result.answer and not there:
             print(visible(result.answer), flush=True)
@@ -546,12 +549,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return options
 
 
-def as_json(result: Result, trace: Path | None = None) -> str:
-    """The result as one JSON object, with the place of its trace."""
-    fields = vars(result) | {"trace": str(trace) if trace and trace.exists() else None}
-    return json.dumps({name: fields[name] for name in fields if name != "repeats"})
-
-
 def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
     for name in ("stdin", "stdout", "stderr"):
@@ -571,7 +568,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         result, code = Result(finish_reason="interrupted", error="interrupted"), 130
     if options.json:
-        print(as_json(result))
+        print(json.dumps(vars(result)))
     return code
 
 
@@ -594,48 +591,42 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
         options.system += f"\n\nAGENTS.md of this folder says:\n{agents}"
     trace = Trace(trace_path(options), terminal.watch)
     recorder = trace.compare if options.replay else trace.watch
-    watchers = [terminal.watch] if options.no_trace else [terminal.watch, recorder]
-    options.trace = None if options.no_trace or options.replay else trace.path
 
-    def turn(task: str, messages: list[Message], model: Model) -> Result:
-        def watch(event: str, data: Any) -> None:
-            for each in watchers:
-                each(event, data)
+    def watch(event: str, data: Any) -> None:
+        if not options.no_trace:
+            recorder(event, data)
+        terminal.watch(event, data)
 
-        return run(
+    if not trace.turns and (options.replay or options.resume is not None):
+        raise BackendError(f"{trace.path} is no recorded run", "settings")
+    messages = [] if options.resume is None else list(trace.messages)
+    turns: Iterable = [("", begin, trace.replay(replies)) for begin, replies in trace.turns]
+    if not options.replay:
+        if messages and not options.task and trace.answer():
+            terminal.end(done := Result(trace.answer()))
+            return done
+        endpoint = connect(options.backend, options.model, options.base_url)
+        if len(endpoint.key) > 7:  # a shorter one is none
+            trace.key = terminal.key = endpoint.key
+        if endpoint.url != endpoint.backend.url or not options.backend:
+            terminal.line(f"{endpoint.model} at {endpoint.url}")
+        model = functools.partial(chat, backend=endpoint, stream=options.stream)
+        tasks = typed(messages, terminal) if options.chat else [options.task or "(Go on.)"]
+        turns = ((task, messages, model) for task in tasks)
+    result = Result()
+    for task, history, asked in turns:
+        result = run(
             task,
-            model=model,
+            model=asked,
             registry={} if options.no_tools else REGISTRY,
             system=options.system,
-            messages=messages,
+            messages=history,
             max_steps=options.max_steps,
             max_tokens=options.max_tokens,
             approve=terminal.approve,
             watch=watch,
         )
-
-    if not trace.turns and (options.replay or options.resume is not None):
-        raise BackendError(f"{trace.path} is no recorded run", "settings")
-    result = Result()
-    if options.replay:
-        for messages, replies in trace.turns:
-            result = turn("", messages, trace.replay(replies))
-        return result
-    messages = [] if options.resume is None else list(trace.messages)
-    if messages and not options.task and trace.answer():
-        result.answer = trace.answer()
-        terminal.end(result)
-        return result
-    endpoint = connect(options.backend, options.model, options.base_url)
-    if len(endpoint.key) > 7:  # a shorter one is none
-        trace.key = terminal.key = endpoint.key
-    if endpoint.url != endpoint.backend.url or not options.backend:
-        terminal.line(f"{endpoint.model} at {endpoint.url}")
-    model = functools.partial(chat, backend=endpoint, stream=options.stream)
-    if not options.chat:
-        return turn(options.task or "(Go on.)", messages, model)
-    talk(lambda task: turn(task, messages, model), messages, terminal)
-    return result
+    return Result() if options.chat else result
 
 
 def trace_path(options: argparse.Namespace) -> Path:
@@ -656,28 +647,27 @@ HELP = """\
 /exit    leave (also Ctrl-D); Ctrl-C ends a turn"""
 
 
-def talk(turn: Callable[[str], Any], messages: list[Message], terminal: Terminal) -> int:
-    """A chat: one conversation, until /exit or Ctrl-D."""
+def typed(messages: list[Message], terminal: Terminal) -> Iterator[str]:
+    """The tasks of a chat, which is one conversation, until /exit or Ctrl-D."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401, PLC0415  (line editing, where there is one)
-    while True:
+    line = ""
+    while line != "/exit":
         try:
             line = input("> ").strip()
         except EOFError:
-            return 0
+            return
         except KeyboardInterrupt:
             print()
             continue
-        if line == "/exit":
-            return 0
         if line == "/clear":
             messages.clear()
         elif line == "/tokens":
             print(f"{terminal.tokens} tokens so far")
         elif line.startswith("/"):
-            print(HELP)
+            print(HELP if line != "/exit" else "", end="")
         elif line:
-            turn(line)
+            yield line
 
 
 if __name__ == "__main__":
