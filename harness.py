@@ -651,8 +651,7 @@ def typed(messages: list[Message], terminal: Terminal) -> Iterator[str]:
     """The tasks of a chat, which is one conversation, until /exit or Ctrl-D."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401, PLC0415  (line editing, where there is one)
-    line = ""
-    while line != "/exit":
+    while True:
         try:
             line = input("> ").strip()
         except EOFError:
@@ -660,12 +659,14 @@ def typed(messages: list[Message], terminal: Terminal) -> Iterator[str]:
         except KeyboardInterrupt:
             print()
             continue
+        if line == "/exit":
+            return
         if line == "/clear":
             messages.clear()
         elif line == "/tokens":
             print(f"{terminal.tokens} tokens so far")
         elif line.startswith("/"):
-            print(HELP if line != "/exit" else "", end="")
+            print(HELP)
         elif line:
             yield line
 
