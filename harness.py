@@ -238,9 +238,9 @@ RUNS = Path(".harness", "runs")  # in the workspace
 class Trace:
     """The record of a conversation: JSON lines in LangSmith's run fields, written as things happen.
 
-    A "chain" line opens a run of the loop, and a second one with its id closes it; an "llm" line
-    is a reply, a "tool" line a result. The `inputs` of the first two hold the messages after the
-    first `from`, which earlier lines tell: so a trace grows with the run, not with its square."""
+    A "chain" line opens a run of the loop, and the same one with its outcome closes it; an "llm"
+    line is a reply, a "tool" line a result. The `inputs` of the first two hold the messages after
+    the first `from`, which earlier lines tell: a trace grows with the run, not with its square."""
 
     def __init__(self, path: Path, watch: Watch) -> None:
         self.path, self.notify, self.key, self.file = path, watch, "", 0
@@ -260,15 +260,18 @@ class Trace:
 
     def learn(self, run_type: str, inputs: dict, outputs: dict | None, **_: Any) -> None:
         """Take in what a line tells, a new one or one that was read."""
+        outputs = outputs or {}
         if run_type == "tool":
-            self.results[inputs["id"]] = text = (outputs or {})["output"]
+            self.results[inputs["id"]] = text = outputs["output"]
             self.messages.append({"role": "tool", "tool_call_id": inputs["id"], "content": text})
+            return
+        self.outcome = outputs if run_type == "chain" else {}
+        if self.outcome:
             return
         self.messages[inputs["from"] :] = inputs["messages"]
         if run_type == "chain":
-            self.outcome = outputs or {}
-            self.turns += [] if outputs else [(list(self.messages), [])]
-        elif outputs:
+            self.turns.append((list(self.messages), []))
+        else:
             self.turns[-1][1].append(outputs)
             self.messages += [] if outputs["nudge"] else [outputs["message"]]
 
@@ -277,7 +280,8 @@ class Trace:
         if event == "task":
             self.history, self.root = data, str(uuid.uuid4())
             self.start = self.began = datetime.now(timezone.utc)
-            self.write("chain", "run", self.news(), None)
+            self.begin = self.news()
+            self.write("chain", "run", self.begin, None)
         elif event == "reply":
             self.write("llm", "chat", self.news(), vars(data))
         elif event == "call":
@@ -288,8 +292,8 @@ class Trace:
             self.write("tool", self.call.function.name, call, {"output": data}, failed)
         elif event == "end":
             data.trace = str(self.path) if self.path.is_file() else None
-            self.start, nothing = self.began, {"from": len(self.messages), "messages": []}
-            self.write("chain", "run", nothing, vars(data), data.error or None)
+            self.start = self.began
+            self.write("chain", "run", self.begin, vars(data), data.error or None)
 
     def news(self) -> dict:
         """The messages of the history that no line tells yet."""
