@@ -248,7 +248,7 @@ class Trace:
         self.messages: list[Message] = []  # the history, as the lines so far tell it
         self.turns: list[tuple[list, list]] = []  # of each run: its first messages, its replies
         self.results: dict[str, str] = {}  # by call id
-        self.outcome: dict = {}  # of the last run; {} where it has no end
+        self.answer = ""  # what the last run ended with, where it was an answer
         try:
             lines = path.read_text("utf-8").split("\n") if path.is_file() else [""]
             self.torn = bool(lines[-1])
@@ -264,16 +264,18 @@ class Trace:
         if run_type == "tool":
             self.results[inputs["id"]] = text = outputs["output"]
             self.messages.append({"role": "tool", "tool_call_id": inputs["id"], "content": text})
-            return
-        self.outcome = outputs if run_type == "chain" else {}
-        if self.outcome:
-            return
-        self.messages[inputs["from"] :] = inputs["messages"]
-        if run_type == "chain":
-            self.turns.append((list(self.messages), []))
+        elif run_type == "chain" and outputs:
+            self.answer = outputs["answer"] if outputs["finish_reason"] == "stop" else ""
         else:
-            self.turns[-1][1].append(outputs)
-            self.messages += [] if outputs["nudge"] else [outputs["message"]]
+            self.messages[inputs["from"] :] = inputs["messages"]
+            self.answer = ""
+            if run_type == "chain":
+                self.turns.append((list(self.messages), []))
+            else:
+                self.turns[-1][1].append(outputs)
+                if not outputs["nudge"]:
+                    self.messages.append(outputs["message"])
+                    self.answer = "" if outputs["tool_calls"] else outputs["content"]
 
     def watch(self, event: str, data: Any) -> None:
         """Write the line that belongs to an event of `run`."""
@@ -351,14 +353,6 @@ class Trace:
             return Reply(**outputs | {"tool_calls": [ToolCall(**call) for call in made]})
 
         return model
-
-    def answer(self) -> str:
-        """What the last run ended with, where it was an answer."""
-        if self.outcome:
-            return self.outcome["answer"] if self.outcome["finish_reason"] == "stop" else ""
-        last = self.messages[-1] if self.messages else {}  # a crash after it, maybe
-        ended = last.get("role") == "assistant" and not last.get("tool_calls")
-        return last["content"] if ended else ""
 
     def compare(self, event: str, data: Any) -> None:
         """Say where a replay departs from the record."""
@@ -449,8 +443,8 @@ class Terminal:
             return
         if result.answer and not there:
             print(visible(result.answer), flush=True)
-        self.tokens += result.usage["total_tokens"]
         tokens = result.usage["total_tokens"]
+        self.tokens += tokens
         self.line(f"{result.steps} steps, {tokens} tokens, {result.seconds} s")
         if result.error:
             print(f"error: {visible(result.error)}", file=sys.stderr)
@@ -606,8 +600,8 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
     messages = [] if options.resume is None else list(trace.messages)
     turns: Iterable = [("", begin, trace.replay(replies)) for begin, replies in trace.turns]
     if not options.replay:
-        if messages and not options.task and trace.answer():
-            terminal.end(done := Result(trace.answer()))
+        if messages and not options.task and trace.answer:
+            terminal.end(done := Result(trace.answer))
             return done
         endpoint = connect(options.backend, options.model, options.base_url)
         if len(endpoint.key) > 7:  # a shorter one is none
