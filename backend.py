@@ -8,11 +8,9 @@ In order: settings (BACKENDS, connect, Endpoint), chat, errors (BackendError), a
 of a response, streamed or not, as one Reply), calls (made clean, found in text), text.
 """
 
-import codecs
 import contextlib
 import email.utils
 import functools
-import itertools
 import json
 import os
 import re
@@ -78,11 +76,27 @@ class Endpoint:
         import openai  # noqa: PLC0415  (takes most of a second)
 
         http = openai.DefaultHttpxClient(
-            trust_env=not LOOPBACK.match(self.url), follow_redirects=False
+            trust_env=not LOOPBACK.match(self.url),
+            follow_redirects=False,
+            event_hooks={"response": [self.check]},
         )
         client = openai.OpenAI(api_key=self.key, base_url=self.url, http_client=http)
         # a local model may be silent for minutes
         return client.with_options(timeout=openai.Timeout(600, connect=10), max_retries=0)
+
+    def check(self, response: Any) -> None:
+        """Stop at an error status. Its body is read here: the SDK would read on without an end."""
+        if response.is_success:
+            return
+        body, deadline = b"", time.monotonic() + 10
+        with contextlib.suppress(Exception):  # however the body breaks, the status counts
+            response.request.extensions["timeout"] = {"read": 10}
+            for block in response.iter_bytes():
+                body += block
+                if len(body) > 1_000_000 or time.monotonic() > deadline:
+                    break
+        text = body.decode("utf-8", "replace")  # whatever charset it claims
+        raise refusal(self, text, str(response.status_code), response.headers)
 
     def models(self, timeout: float = 20) -> list[str]:
         """The ids that GET /v1/models names. Raises BackendError."""
@@ -207,7 +221,7 @@ def chat(
     "request" and "chunk" (both raw), "text" (of the answer, as it streams) and "notice" (a line
     before each wait). Raises BackendError, of kind "context" where it is too long for the model."""
     endpoint, failures = backend or connect(), []
-    request: dict = {"model": endpoint.model, "messages": messages}
+    request: dict = {"model": endpoint.model, "messages": [*messages]}
     request["temperature"] = endpoint.temperature  # None is not sent
     if tools:
         request |= {"tools": tools, "tool_choice": tool_choice}
@@ -232,17 +246,23 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
     sent = {k: v for k, v in request.items() if v is not None and k not in endpoint.refused}
     whole, shown = dict[str, Any](), ""
     try:
-        text = whole_characters(json.dumps(sent, ensure_ascii=False))
-        sent = json.loads(text, parse_constant=lambda _: None)  # NaN, which no endpoint takes
+        try:
+            json.dumps(sent, ensure_ascii=False, allow_nan=False).encode()
+        except ValueError:  # lone surrogates or NaN, which no endpoint takes
+            text = whole_characters(json.dumps(sent, ensure_ascii=False))
+            sent = json.loads(text, parse_constant=lambda _: None)
         watch("request", sent)
         create = endpoint.client.chat.completions.with_streaming_response.create
-        with create(**sent) as response:
+        # as extra_body, for the SDK would compare each message with its types: that takes longest
+        with create(model="", messages=[], extra_body=sent) as response:
             for count, chunk in enumerate(read_chunks(response.iter_bytes())):  # plain: just one
                 watch("chunk", chunk)
                 if not isinstance(chunk, dict):
                     raise ValueError(f"this is no chat completion: {json.dumps(chunk)}")
                 if any(map(chunk.get, ["error"] if chunk.get("choices") else MESSAGES)):
-                    raise explain(chunk, endpoint)  # with status 200, or in the middle of a stream
+                    raise refusal(
+                        endpoint, json.dumps(chunk)
+                    )  # with status 200, or in the middle of a stream
                 whole = merged(whole, chunk)
                 if count % (1 + len(shown) // 2000) == 0:  # a long text is looked at less often
                     shown = tell_text(shown, certain_text(whole, bool(names)), watch)
@@ -297,25 +317,42 @@ class BackendError(Exception):
         self.kind, self.wait = kind, wait
 
 
-def explain(error: Any, endpoint: Endpoint) -> BackendError:
-    """Whatever was raised, or an error object that came as a reply, as one line without the key."""
-    if isinstance(error, BackendError):
-        return error
-    response = getattr(error, "response", None)
-    if isinstance(error, dict) or response is not None:
-        message, codes = error_fields(json.dumps(error) if response is None else response.text)
-        told = re.findall(r"\b[45]\d\d\b", codes) or ["error"]
-        status = str(told[0] if response is None else response.status_code)
-    else:
-        chain = [error]
-        while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
-            chain.append(cause)
-        codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
-        status, message = type(error).__name__, str(chain[-1])
+def explain(error: BaseException, endpoint: Endpoint) -> BackendError:
+    """Whatever was raised, as one line; what `check` raises comes wrapped by the SDK."""
+    for told in (error, error.__cause__):
+        if isinstance(told, BackendError):
+            return told
+    chain = [error]
+    while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
+        chain.append(cause)
+    kinds = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
+    return failure(endpoint, type(error).__name__, kinds, str(chain[-1]))
+
+
+def refusal(endpoint: Endpoint, body: str, status: str = "", headers: Any = None) -> BackendError:
+    """An error that an endpoint tells: the messages and codes of a body, wherever they stand."""
+    pairs: list[tuple[str, Any]] = []
+    said: list[str] = []
+    if re.match(r"\s*<(html|!doctype|head|body)", body, re.I):
+        title = re.search(r"<title>(.*?)</title>", body, re.I | re.S)
+        body = f"a page of HTML: {title[1] if title else ''}"
+    with contextlib.suppress(ValueError, RecursionError):
+        json.loads(body, object_pairs_hook=pairs.extend)
+        said = [text_of(v) for key in (*MESSAGES, "raw") for k, v in pairs if k == key]
+    codes = [str(v) for k, v in pairs if k in CODES and not isinstance(v, list)]
+    message = ": ".join(dict.fromkeys(filter(None, said))) or ("" if pairs else body)
+    status = status or next((code for code in codes if re.fullmatch(r"[45]\d\d", code)), "error")
+    return failure(endpoint, status, " ".join(codes), message, headers)
+
+
+def failure(
+    endpoint: Endpoint, status: str, codes: str, message: str, headers: Any = None
+) -> BackendError:
+    """What the rules make of a failure: its kind, and one line without the key."""
     said = f"{status} {codes[:1000]} {message[:2000]}"
     fits = ((re.search(f"(?is){rule}", said), kind, hint) for rule, kind, hint in RULES)
     match, kind, hint = next((fit for fit in fits if fit[0]), (None, "fatal", ""))
-    wait = {"transient": retry_after(getattr(response, "headers", {})), "parameter": 0}.get(kind)
+    wait = {"transient": retry_after(headers or {}), "parameter": 0}.get(kind)
     if wait and wait > 60:
         kind, hint = "fatal", f"it asks to wait {wait:.0f} s: try again later"
     if match and kind == "parameter":
@@ -324,20 +361,6 @@ def explain(error: Any, endpoint: Endpoint) -> BackendError:
     line = f"{status}: {message or codes or 'no reason given'}"
     line = " ".join(f"{line} ({hint})".removesuffix(" ()").split()).replace(endpoint.key, "[key]")
     return BackendError(f"{endpoint.url}: {line[:500]}", kind, wait)
-
-
-def error_fields(body: str) -> tuple[str, str]:
-    """The messages and the codes of an error body, wherever in it they stand."""
-    if re.match(r"\s*<(html|!doctype|head|body)", body, re.I):
-        title = re.search(r"<title>(.*?)</title>", body, re.I | re.S)
-        return f"a page of HTML: {title[1] if title else ''}", ""
-    pairs: list[tuple[str, Any]] = []
-    said: list[str] = []
-    with contextlib.suppress(ValueError, RecursionError):
-        json.loads(body, object_pairs_hook=pairs.extend)
-        said = [text_of(v) for key in (*MESSAGES, "raw") for k, v in pairs if k == key]
-    codes = [str(v) for k, v in pairs if k in CODES and not isinstance(v, list)]
-    return ": ".join(dict.fromkeys(filter(None, said))) or ("" if pairs else body), " ".join(codes)
 
 
 def retry_after(headers: Any) -> float | None:
@@ -354,27 +377,39 @@ def retry_after(headers: Any) -> float | None:
 # --- assembly ------------------------------------------------------------------------------------
 GROWING = "name content reasoning_content reasoning refusal text summary data arguments".split()
 TOKENS = ("prompt_tokens", "completion_tokens", "total_tokens")
-MOST = 50_000_000  # characters of one response: more is an endpoint gone wild
+MOST = 50_000_000  # bytes of one response: more is an endpoint gone wild
+
+
+def lines_of(blocks: Iterable[bytes]) -> Iterator[str]:
+    """The lines of a body (httpx would split at U+2028 too), and one more, which ends its data."""
+    held: list[bytes] = []
+    size = 0
+    for block in blocks:
+        if (size := size + len(block)) > MOST:
+            raise ValueError("the reply does not end")
+        for part in block.splitlines(keepends=True):
+            held.append(part)
+            if part.endswith((b"\n", b"\r")):
+                yield b"".join(held).decode("utf-8-sig", "replace").rstrip("\r\n")
+                held.clear()
+    yield b"".join(held).decode("utf-8-sig", "replace")
+    yield "data:"
 
 
 def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
     """The JSON values of a body: the data of server-sent events, or one document. Each line tells
     which: a request to stream may be answered with plain JSON, and the other way round."""
-    pending, rest, size = "", "", 0
-    for block in itertools.chain(codecs.iterdecode(blocks, "utf-8-sig", "replace"), ["\ndata:\n"]):
-        if (size := size + len(block)) > MOST:
-            raise ValueError("the reply does not end")
-        *lines, rest = re.split(r"\r\n|\n|\r", rest + block)  # httpx would split at U+2028 too
-        for line in lines:
-            if re.fullmatch(r"(data:)?\s*\[DONE\]\s*", line):
-                return
-            if line.startswith("data:"):
-                pending += line[5:]
-                with contextlib.suppress(ValueError):  # else it goes on in the next data line
-                    value, pending = json.loads(pending), ""
-                    yield value
-            elif not re.match("(event|id|retry)?:", line):
-                pending += line + "\n"
+    pending = ""
+    for line in lines_of(blocks):
+        if re.fullmatch(r"(data:)?\s*\[DONE\]\s*", line):
+            return
+        if line.startswith("data:"):
+            pending += line[5:]
+            with contextlib.suppress(ValueError):  # else it goes on in the next data line
+                value, pending = json.loads(pending), ""
+                yield value
+        elif not re.match("(event|id|retry)?:", line):
+            pending += line + "\n"
     if pending.lstrip().startswith("<"):
         raise ValueError("a page of HTML came back: the base URL is not that of a chat API")
     if pending.strip():
