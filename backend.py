@@ -358,9 +358,9 @@ def failure(
     if match and kind == "parameter":
         endpoint.refused.add(match[1].lower())
     hint = hint.format(**endpoint.backend._asdict() | {"model": endpoint.model})
-    line = f"{status}: {message or codes or 'no reason given'}"
-    line = " ".join(f"{line} ({hint})".removesuffix(" ()").split()).replace(endpoint.key, "[key]")
-    return BackendError(f"{endpoint.url}: {line[:500]}", kind, wait)
+    told = " ".join((message or codes or "no reason given").split()).replace(endpoint.key, "[key]")
+    line = f"{endpoint.url}: {status}: {told[:400]} ({hint})".removesuffix(" ()")
+    return BackendError(line, kind, wait)
 
 
 def retry_after(headers: Any) -> float | None:
@@ -503,8 +503,10 @@ def nudge_for(text: str, finish: str, names: list[str]) -> str:
 
 # --- calls ---------------------------------------------------------------------------------------
 TAG = r"(?:tool_calls?|tools?|function_calls?|tool_code)"
-OPENING = rf"(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*"
-CALL_START = re.compile(rf"^[ \t,;]*(?:{OPENING}){{0,3}}(?=[{{\[<])", re.M)
+FENCE = r"```(?:(?:json|xml|te?xt|plain|tool|function)\w*)?(?!\w)"  # of a call, not of code
+OPENING = rf"(?:{FENCE}|<{TAG}>|\[TOOL_CALLS\])\s*"
+CODE = rf"^[ \t]*(?!{FENCE})```.*?(?:^[ \t]*```|\Z)"  # a block of it is passed over
+CALL_START = re.compile(rf"(?ms){CODE}|(?P<call>^[ \t,;]*(?:{OPENING}){{0,3}}(?=[{{\[<]))")
 CALL_END = re.compile(rf"[}}\]]*\s*(?:```(?!\w)|</{TAG}>|\Z|(?<=\n))\s*(?:```(?!\w)|</{TAG}>)?\s*")
 FUNCTION_TAG = re.compile(r"<function=([^>\s]+)>(.*?)(?:</function>|\Z)", re.S)
 PARAMETER_TAG = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|\Z)", re.S)
@@ -556,10 +558,10 @@ def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
     for _ in range(500):  # a degenerate text has thousands of openings
         if not (start := CALL_START.search(text)):
             break
-        value, end = decoded(text, start.end())
+        value, end = decoded(text, start.end()) if start["call"] is not None else (None, 0)
         made, closed = [clean_call(item) for item in as_list(value)], CALL_END.match(text, end)
         found = made and all(call.function.name in names for call in made)
-        if closed and found and re.search("<f|arguments|parameters", text[start.end() : end]):
+        if found and closed and re.search("<f|arguments|parameters", text[start.end() : end]):
             words += text[: start.start()]
             calls += [(call, len(words)) for call in made]
             text = text[closed.end() :]
@@ -589,9 +591,10 @@ def decoded(text: str, start: int) -> tuple[Any, int]:
 
 
 # --- text ----------------------------------------------------------------------------------------
-THOUGHT = re.compile(
-    r"(?<![`\"'])<think(?:ing)?>(.*?)(?:</think(?:ing)?>|\Z)|\A(.*)(?<![`\"'])</think(?:ing)?>",
-    re.S,
+THOUGHT = re.compile(  # the last: Harmony, where the server did not take it apart
+    r"(?s)(?<![`\"'])<think(?:ing)?>(.*?)(?:</think(?:ing)?>|\Z)"
+    r"|\A(.*)(?<![`\"'])</think(?:ing)?>"
+    r"|<\|channel\|>analysis(?:<\|message\|>)?(.*?)(?:<\|end\|>|(?=<\|(?:start|channel)\|>)|\Z)"
 )
 HIDING = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories that a terminal obeys or hides
 BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"  # letters that look like nothing
@@ -621,9 +624,8 @@ def text_of(content: Any) -> str:
 
 def certain_text(whole: dict, offered: bool) -> str:
     """The beginning of a growing answer that can be no call and no reasoning any more."""
-    text = "".join(text_of(message.get("content")) for message in messages_of(whole)[:1]).lstrip()
-    while text and "<think>".startswith(text[:7]):
-        text = text.partition("</think>")[2].lstrip()
+    text = "".join(text_of(message.get("content")) for message in messages_of(whole)[:1])
+    text = THOUGHT.sub("", re.sub(r"<[\w|/>]*\Z", "", text)).lstrip()  # no half of a tag either
     if offered and (hold := MAY_BE_CALL.search(text)):
         text = text[: hold.start()]
     return text.rstrip().rstrip("\ufffd")  # half a surrogate pair
