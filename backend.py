@@ -75,17 +75,14 @@ class Endpoint:
         """The SDK's client, one for the whole run. This machine is not asked through a proxy."""
         import openai  # noqa: PLC0415  (takes most of a second)
 
-        http = openai.DefaultHttpxClient(
-            trust_env=not LOOPBACK.match(self.url),
-            follow_redirects=False,
-            event_hooks={"response": [self.check]},
-        )
+        away, hooks = not LOOPBACK.match(self.url), {"response": [self.check]}
+        http = openai.DefaultHttpxClient(trust_env=away, event_hooks=hooks)
         client = openai.OpenAI(api_key=self.key, base_url=self.url, http_client=http)
         # a local model may be silent for minutes
         return client.with_options(timeout=openai.Timeout(600, connect=10), max_retries=0)
 
     def check(self, response: Any) -> None:
-        """Stop at an error status. Its body is read here: the SDK would read on without an end."""
+        """Stop at an error, before the SDK reads its body to the end, and before a redirect."""
         if response.is_success:
             return
         body, deadline = b"", time.monotonic() + 10
@@ -107,6 +104,12 @@ class Endpoint:
             raise explain(error, self) from error
 
 
+def need(condition: Any, told: str) -> None:
+    """Raise what a person has to set right, unless the condition holds."""
+    if not condition:
+        raise BackendError(told, "settings")
+
+
 @functools.cache
 def load_settings() -> None:
     """Read the `.env` beside this file; what is set already stays."""
@@ -115,10 +118,9 @@ def load_settings() -> None:
 
         load_dotenv(Path(__file__).with_name(".env"), encoding="utf-8-sig")
     except ImportError as error:
-        told = f"{error}: run it with .venv/bin/python, or pip install -r requirements.txt"
-        raise BackendError(told, "settings") from error
+        need(False, f"{error}: run it with .venv/bin/python, or pip install -r requirements.txt")
     except (OSError, ValueError) as error:
-        raise BackendError(f"cannot read .env beside backend.py: {error}", "settings") from error
+        need(False, f"cannot read .env beside backend.py: {error}")
 
 
 def setting(name: str) -> str:
@@ -132,26 +134,20 @@ def connect(name: str | None = None, model: str | None = None, url: str | None =
     BackendError, of kind "settings" where something has to be set first."""
     url = clean_url(url or setting("OPENAI_BASE_URL"))
     name = name or setting("AGENT_BACKEND") or (url and "openai") or usual_backend()
-    if name not in BACKENDS:
-        raise BackendError(f"unknown backend {name!r}: take {', '.join(BACKENDS)}", "settings")
+    need(name in BACKENDS, f"unknown backend {name!r}: take {', '.join(BACKENDS)}")
     backend = BACKENDS[name]
     key = setting(backend.key) if backend.key else ""
-    if backend.key and not key and not LOOPBACK.match(url):
-        told = (
-            f"{name} needs a key: set {backend.key} in .env (for a server without: --backend vllm)"
-        )
-        raise BackendError(told, "settings")
-    if re.search(r"[^!-~]", key):
-        raise BackendError(f"{backend.key} has a character that no key has", "settings")
+    told = f"{name} needs a key: set {backend.key} in .env (for a server without: --backend vllm)"
+    need(key or not backend.key or LOOPBACK.match(url), told)
+    need(not re.search(r"[^!-~]", key), f"{backend.key} has a character that no key has")
     endpoint = Endpoint(backend, url or backend.url, key or "no-key")
     temperature = setting("AGENT_TEMPERATURE") or ("" if backend.key else "0")  # small ones wander
-    if not re.fullmatch(r"(\d+(\.\d+)?)?", temperature):
-        raise BackendError(f"AGENT_TEMPERATURE={temperature} is no number", "settings")
+    number = re.fullmatch(r"(\d+(\.\d+)?)?", temperature)
+    need(number, f"AGENT_TEMPERATURE={temperature} is no number")
     endpoint.temperature = float(temperature) if temperature else None
     usual = backend.model if endpoint.url == backend.url else None
     endpoint.model = model or setting("AGENT_MODEL") or usual or next(iter(endpoint.models()), "")
-    if not endpoint.model:
-        raise BackendError(f"{endpoint.url} has no model: name one (--model)", "settings")
+    need(endpoint.model, f"{endpoint.url} has no model: name one (--model)")
     return endpoint
 
 
@@ -169,8 +165,7 @@ def clean_url(url: str) -> str:
     url = url.strip().rstrip("/").removesuffix("/chat/completions")
     if url and "://" not in url:
         url = ("http://" if LOOPBACK.match(url) else "https://") + url
-    if not re.fullmatch(r"(https?://[^/\s]\S*)?", url):
-        raise BackendError(f"the base URL {url!r} is no http(s) address", "settings")
+    need(re.fullmatch(r"(https?://[^/\s]\S*)?", url), f"the base URL {url!r} is no http(s) address")
     return url
 
 
@@ -223,10 +218,8 @@ def chat(
     endpoint, failures = backend or connect(), []
     request: dict = {"model": endpoint.model, "messages": [*messages]}
     request["temperature"] = endpoint.temperature  # None is not sent
-    if tools:
-        request |= {"tools": tools, "tool_choice": tool_choice}
-    if stream:
-        request |= {"stream": True, "stream_options": {"include_usage": True}}
+    request |= {"tools": tools, "tool_choice": tool_choice} if tools else {}
+    request |= {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
     while True:
         try:
             return exchange(endpoint, request, watch)
@@ -261,7 +254,7 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
                     raise ValueError(f"this is no chat completion: {json.dumps(chunk)}")
                 if any(map(chunk.get, ["error"] if chunk.get("choices") else MESSAGES)):
                     raise refusal(
-                        endpoint, json.dumps(chunk)
+                        endpoint, json.dumps(chunk), "", {}
                     )  # with status 200, or in the middle of a stream
                 whole = merged(whole, chunk)
                 if count % (1 + len(shown) // 2000) == 0:  # a long text is looked at less often
@@ -282,8 +275,9 @@ def tell_text(shown: str, text: str, watch: Watch) -> str:
 
 
 # --- errors --------------------------------------------------------------------------------------
-MESSAGES = ["error", "message", "detail", "msg", "errors"]  # where bodies say what is wrong
+MESSAGES = ["error", "message", "detail", "msg", "errors", "raw"]  # where bodies tell what is wrong
 CODES = ["code", "type", "status"]
+FIELD = re.compile(rf'"({"|".join(MESSAGES + CODES)})"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*"|\d+)', re.S)
 RULES = [  # a pattern of status, codes and message; the kind; what to do. The first that fits
     (r"\A4(?:00|04|22).*\b(stream_options|temperature|tool_choice)\b", "parameter", "left out now"),
     (r"\A402|insufficient[_ ](quota|balance|credit|fund)|credit balance is", "fatal",
@@ -304,6 +298,7 @@ RULES = [  # a pattern of status, codes and message; the kind; what to do. The f
     ("SSLError", "fatal", "no trusted TLS connection"),
     (r"\Aerror |Timeout|ConnectionError|TransportError", "transient", ""),
     ("proxy|socks", "fatal", "look at the variables HTTP_PROXY and ALL_PROXY"),
+    ("", "fatal", ""),
 ]  # fmt: skip
 
 
@@ -326,48 +321,44 @@ def explain(error: BaseException, endpoint: Endpoint) -> BackendError:
     while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
         chain.append(cause)
     kinds = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
-    return failure(endpoint, type(error).__name__, kinds, str(chain[-1]))
+    return failure(endpoint, type(error).__name__, kinds, str(chain[-1]), {})
 
 
-def refusal(endpoint: Endpoint, body: str, status: str = "", headers: Any = None) -> BackendError:
-    """An error that an endpoint tells: the messages and codes of a body, wherever they stand."""
-    pairs: list[tuple[str, Any]] = []
-    said: list[str] = []
+def refusal(endpoint: Endpoint, body: str, status: str, headers: Any) -> BackendError:
+    """An error that an endpoint tells: its messages and codes, wherever in the body they stand."""
     if re.match(r"\s*<(html|!doctype|head|body)", body, re.I):
         title = re.search(r"<title>(.*?)</title>", body, re.I | re.S)
         body = f"a page of HTML: {title[1] if title else ''}"
-    with contextlib.suppress(ValueError, RecursionError):
-        json.loads(body, object_pairs_hook=pairs.extend)
-        said = [text_of(v) for key in (*MESSAGES, "raw") for k, v in pairs if k == key]
-    codes = [str(v) for k, v in pairs if k in CODES and not isinstance(v, list)]
-    message = ": ".join(dict.fromkeys(filter(None, said))) or ("" if pairs else body)
+    fields: list[tuple[str, str]] = []
+    with contextlib.suppress(ValueError):
+        fields = [(key, str(json.loads(text, strict=False))) for key, text in FIELD.findall(body)]
+    codes = [text for key, text in fields if key in CODES]
+    said = ": ".join(dict.fromkeys(text for key, text in fields if key in MESSAGES and text))
     status = status or next((code for code in codes if re.fullmatch(r"[45]\d\d", code)), "error")
-    return failure(endpoint, status, " ".join(codes), message, headers)
+    return failure(endpoint, status, " ".join(codes), said or body, headers)
 
 
-def failure(
-    endpoint: Endpoint, status: str, codes: str, message: str, headers: Any = None
-) -> BackendError:
+def failure(at: Endpoint, status: str, codes: str, message: str, headers: Any) -> BackendError:
     """What the rules make of a failure: its kind, and one line without the key."""
     said = f"{status} {codes[:1000]} {message[:2000]}"
     fits = ((re.search(f"(?is){rule}", said), kind, hint) for rule, kind, hint in RULES)
-    match, kind, hint = next((fit for fit in fits if fit[0]), (None, "fatal", ""))
-    wait = {"transient": retry_after(headers or {}), "parameter": 0}.get(kind)
+    match, kind, hint = next(fit for fit in fits if fit[0])
+    wait = {"transient": retry_after(headers), "parameter": 0}.get(kind)
     if wait and wait > 60:
         kind, hint = "fatal", f"it asks to wait {wait:.0f} s: try again later"
     if match and kind == "parameter":
-        endpoint.refused.add(match[1].lower())
-    hint = hint.format(**endpoint.backend._asdict() | {"model": endpoint.model})
-    told = " ".join((message or codes or "no reason given").split()).replace(endpoint.key, "[key]")
-    line = f"{endpoint.url}: {status}: {told[:400]} ({hint})".removesuffix(" ()")
-    return BackendError(line, kind, wait)
+        at.refused.add(match[1].lower())
+    hint = hint.format(**at.backend._asdict() | {"model": at.model})
+    told = " ".join((message or codes or "no reason given").split()).replace(at.key, "[key]")
+    return BackendError(
+        f"{at.url}: {status}: {told[:400]} ({hint})".removesuffix(" ()"), kind, wait
+    )
 
 
 def retry_after(headers: Any) -> float | None:
     """Seconds to wait, of `retry-after-ms` or `retry-after` (a number, with a unit, or a date)."""
-    text = f"{headers.get('retry-after-ms') or ''}ms"
-    text = headers.get("retry-after", "").strip() if text == "ms" else text
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", text):
+    ms, text = headers.get("retry-after-ms"), headers.get("retry-after", "").strip()
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", f"{ms}ms" if ms else text):
         return float(match[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(match[2], 1)
     with contextlib.suppress(TypeError, ValueError, OverflowError, IndexError):
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
@@ -382,17 +373,16 @@ MOST = 50_000_000  # bytes of one response: more is an endpoint gone wild
 
 def lines_of(blocks: Iterable[bytes]) -> Iterator[str]:
     """The lines of a body (httpx would split at U+2028 too), and one more, which ends its data."""
-    held: list[bytes] = []
-    size = 0
+    line, size = bytearray(), 0
     for block in blocks:
         if (size := size + len(block)) > MOST:
             raise ValueError("the reply does not end")
         for part in block.splitlines(keepends=True):
-            held.append(part)
+            line += part
             if part.endswith((b"\n", b"\r")):
-                yield b"".join(held).decode("utf-8-sig", "replace").rstrip("\r\n")
-                held.clear()
-    yield b"".join(held).decode("utf-8-sig", "replace")
+                yield line.decode("utf-8-sig", "replace")
+                line.clear()
+    yield line.decode("utf-8-sig", "replace")
     yield "data:"
 
 
@@ -409,7 +399,7 @@ def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
                 value, pending = json.loads(pending), ""
                 yield value
         elif not re.match("(event|id|retry)?:", line):
-            pending += line + "\n"
+            pending += line
     if pending.lstrip().startswith("<"):
         raise ValueError("a page of HTML came back: the base URL is not that of a chat API")
     if pending.strip():
