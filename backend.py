@@ -2,10 +2,9 @@
 
     python backend.py "Say hello."        try the set-up
 
-What endpoints and models get wrong is put right here, so that the loop sees one shape of reply and
-no provider's habit. What a call does is no matter of this file: it knows tools by their names.
-In order: settings (BACKENDS, connect, Endpoint), chat, errors (BackendError), assembly (the bytes
-of a response, streamed or not, as one Reply), calls (made clean, found in text), text.
+What endpoints and models get wrong is put right here, so that the loop sees one shape of reply. It
+knows tools by their names only. In order: settings (BACKENDS, connect, Endpoint), chat, errors
+(BackendError), assembly (bytes to a Reply), calls (made clean, found in text), text.
 """
 
 import contextlib
@@ -55,7 +54,6 @@ WAYS_TO_GO_ON = """no endpoint is set. Three ways to go on:
   a key       cp .env.example .env, and put one key into it (GROQ_API_KEY, OPENAI_API_KEY, ...)
   a server    start Ollama, llama.cpp, LM Studio or vLLM on its usual port, or give --base-url
   no account  python examples/local_model.py "task" runs a small model on this machine"""
-
 LOOPBACK = re.compile(r"(?:https?://)?(?:localhost|127(?:\.\d+){3}|\[::1\])(?:[:/]|\Z)")
 
 
@@ -117,10 +115,9 @@ def load_settings() -> None:
         from dotenv import load_dotenv  # noqa: PLC0415
 
         load_dotenv(Path(__file__).with_name(".env"), encoding="utf-8-sig")
-    except ImportError as error:
-        need(False, f"{error}: run it with .venv/bin/python, or pip install -r requirements.txt")
-    except (OSError, ValueError) as error:
-        need(False, f"cannot read .env beside backend.py: {error}")
+    except (ImportError, OSError, ValueError) as error:
+        told = f"cannot read .env ({error}): is this .venv/bin/python, with requirements.txt?"
+        raise BackendError(told, "settings") from error
 
 
 def setting(name: str) -> str:
@@ -253,9 +250,7 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
                 if not isinstance(chunk, dict):
                     raise ValueError(f"this is no chat completion: {json.dumps(chunk)}")
                 if any(map(chunk.get, ["error"] if chunk.get("choices") else MESSAGES)):
-                    raise refusal(
-                        endpoint, json.dumps(chunk), "", {}
-                    )  # with status 200, or in the middle of a stream
+                    raise refusal(endpoint, json.dumps(chunk))  # status 200, or in mid-stream
                 whole = merged(whole, chunk)
                 if count % (1 + len(shown) // 2000) == 0:  # a long text is looked at less often
                     shown = tell_text(shown, certain_text(whole, bool(names)), watch)
@@ -314,28 +309,25 @@ class BackendError(Exception):
 
 def explain(error: BaseException, endpoint: Endpoint) -> BackendError:
     """Whatever was raised, as one line; what `check` raises comes wrapped by the SDK."""
-    for told in (error, error.__cause__):
-        if isinstance(told, BackendError):
-            return told
     chain = [error]
     while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
         chain.append(cause)
+    told = next((link for link in (error, error.__cause__) if isinstance(link, BackendError)), None)
     kinds = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
-    return failure(endpoint, type(error).__name__, kinds, str(chain[-1]), {})
+    return told or failure(endpoint, type(error).__name__, kinds, str(chain[-1]), {})
 
 
-def refusal(endpoint: Endpoint, body: str, status: str, headers: Any) -> BackendError:
+def refusal(at: Endpoint, body: str, status: str = "", headers: Any = None) -> BackendError:
     """An error that an endpoint tells: its messages and codes, wherever in the body they stand."""
-    if re.match(r"\s*<(html|!doctype|head|body)", body, re.I):
-        title = re.search(r"<title>(.*?)</title>", body, re.I | re.S)
-        body = f"a page of HTML: {title[1] if title else ''}"
+    if html := re.match(r"(?is)\s*<(?:html|!doctype|head|body)(?:.*?<title>(.*?)</title>)?", body):
+        body = f"a page of HTML: {html[1] or ''}"
     fields: list[tuple[str, str]] = []
     with contextlib.suppress(ValueError):
         fields = [(key, str(json.loads(text, strict=False))) for key, text in FIELD.findall(body)]
     codes = [text for key, text in fields if key in CODES]
     said = ": ".join(dict.fromkeys(text for key, text in fields if key in MESSAGES and text))
     status = status or next((code for code in codes if re.fullmatch(r"[45]\d\d", code)), "error")
-    return failure(endpoint, status, " ".join(codes), said or body, headers)
+    return failure(at, status, " ".join(codes), said or body, headers or {})
 
 
 def failure(at: Endpoint, status: str, codes: str, message: str, headers: Any) -> BackendError:
@@ -367,15 +359,14 @@ def retry_after(headers: Any) -> float | None:
 
 # --- assembly ------------------------------------------------------------------------------------
 GROWING = "name content reasoning_content reasoning refusal text summary data arguments".split()
-TOKENS = ("prompt_tokens", "completion_tokens", "total_tokens")
-MOST = 50_000_000  # bytes of one response: more is an endpoint gone wild
+TOKENS = "prompt_tokens completion_tokens total_tokens".split()
 
 
 def lines_of(blocks: Iterable[bytes]) -> Iterator[str]:
     """The lines of a body (httpx would split at U+2028 too), and one more, which ends its data."""
     line, size = bytearray(), 0
     for block in blocks:
-        if (size := size + len(block)) > MOST:
+        if (size := size + len(block)) > 50_000_000:  # an endpoint gone wild
             raise ValueError("the reply does not end")
         for part in block.splitlines(keepends=True):
             line += part
@@ -426,16 +417,12 @@ def merged(old: Any, new: Any, key: str = "") -> Any:
 
 
 def goes_on(old: Any, new: Any, key: str) -> bool:
-    """Whether an item of a list goes on with an earlier one: by index. But a new id is a new call
-    at a taken index too (Ollama), and so is a name after complete arguments; without an index the
-    last call goes on (Gemini)."""
+    """Whether an item of a list goes on with this earlier one."""
     old, new = as_dict(old), as_dict(new)
-    index = new.get("index")
-    if index not in (None, old.get("index")):
+    last = key in ("tool_calls", "choices")  # Gemini: without an index the last one goes on
+    if not (last if new.get("index") is None else new["index"] == old.get("index")):
         return False
-    if index is None and key not in ("tool_calls", "choices"):
-        return False
-    if old.get("id") and new.get("id"):
+    if old.get("id") and new.get("id"):  # Ollama: a new call at a taken index
         return old["id"] == new["id"]
     before, function = as_dict(old.get("function")), as_dict(new.get("function"))
     again = before.get("arguments") and function.get("name") and function.get("arguments")
@@ -445,7 +432,7 @@ def goes_on(old: Any, new: Any, key: str) -> bool:
 def messages_of(whole: dict) -> list[dict]:
     """The choices of a reply, each with the fields of its message."""
     choices = filter(as_dict, as_list(whole.get("choices")))
-    return [c | as_dict(c.get("delta") or c.get("message")) for c in choices]
+    return [choice | as_dict(choice.get("delta") or choice.get("message")) for choice in choices]
 
 
 def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
@@ -480,8 +467,8 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
 
 def nudge_for(text: str, finish: str, names: list[str]) -> str:
     """What a small model needs to hear after a reply that is neither a call nor an answer."""
+    call = json.dumps({"name": "".join(names[:1]), "arguments": {}})
     if not text:
-        call = json.dumps({"name": "".join(names[:1]), "arguments": {}})
         return f"(Your reply was empty. Answer in plain words, or call a tool, as in\n{call}\n)"
     if names and re.match(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b", text):
         return f"(There is no such tool. The tools are: {', '.join(names)}.)"
@@ -569,14 +556,19 @@ def decoded(text: str, start: int) -> tuple[Any, int]:
     if tag := FUNCTION_TAG.match(text, start):
         arguments = dict(PARAMETER_TAG.findall(tag[2])) or tag[2]
         return {"name": tag[1], "arguments": arguments}, tag.end()
-    decoder = json.JSONDecoder(strict=False)
-    for skip in (0, 1):
-        with contextlib.suppress(ValueError, RecursionError):
-            return decoder.raw_decode(text, start + skip * text.startswith("{{", start))
     block = re.split(r"```|</|\n\s*\n", text[start : start + 20_000], maxsplit=1)[0].rstrip()
-    for attempt in (block.replace("{{", "{").replace("}}", "}"), block + "}", block[1:] + "}"):
+    halved = block.replace("{{", "{").replace("}}", "}")
+    doubled = text.startswith("{{", start)
+    for source, place in (
+        (text, start),
+        (text, start + doubled),
+        (halved, 0),
+        (block + "}", 0),
+        (block[1:] + "}", 0),
+    ):
         with contextlib.suppress(ValueError, RecursionError):
-            return decoder.raw_decode(attempt)[0], start + len(block)
+            value, end = json.JSONDecoder(strict=False).raw_decode(source, place)
+            return value, end if source is text else start + len(block)
     return None, start
 
 
