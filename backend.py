@@ -138,10 +138,9 @@ def connect(name: str | None = None, model: str | None = None, url: str | None =
     need(key or not backend.key or LOOPBACK.match(url), told)
     need(not re.search(r"[^!-~]", key), f"{backend.key} has a character that no key has")
     endpoint = Endpoint(backend, url or backend.url, key or "no-key")
-    temperature = setting("AGENT_TEMPERATURE") or ("" if backend.key else "0")  # small ones wander
-    number = re.fullmatch(r"(\d+(\.\d+)?)?", temperature)
-    need(number, f"AGENT_TEMPERATURE={temperature} is no number")
-    endpoint.temperature = float(temperature) if temperature else None
+    degree = setting("AGENT_TEMPERATURE") or ("" if backend.key else "0")  # small models wander
+    need(re.fullmatch(r"(\d+(\.\d+)?)?", degree), f"AGENT_TEMPERATURE={degree} is no number")
+    endpoint.temperature = float(degree) if degree else None
     usual = backend.model if endpoint.url == backend.url else None
     endpoint.model = model or setting("AGENT_MODEL") or usual or next(iter(endpoint.models()), "")
     need(endpoint.model, f"{endpoint.url} has no model: name one (--model)")
@@ -235,6 +234,14 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
     names = [tool["function"]["name"] for tool in request.get("tools", [])]
     sent = {k: v for k, v in request.items() if v is not None and k not in endpoint.refused}
     whole, shown = dict[str, Any](), ""
+
+    def tell(text: str) -> None:
+        """Tell what a growing text has more than was shown of it."""
+        nonlocal shown
+        if text.startswith(shown) and text != shown:
+            watch("text", text[len(shown) :])
+            shown = text
+
     try:
         try:
             json.dumps(sent, ensure_ascii=False, allow_nan=False).encode()
@@ -253,20 +260,12 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
                     raise refusal(endpoint, json.dumps(chunk))  # status 200, or in mid-stream
                 whole = merged(whole, chunk)
                 if count % (1 + len(shown) // 2000) == 0:  # a long text is looked at less often
-                    shown = tell_text(shown, certain_text(whole, bool(names)), watch)
+                    tell(certain_text(whole, bool(names)))
         reply = clean_reply(whole, names, endpoint.backend.returns)
-        tell_text(shown, reply.content or "", watch)
+        tell(reply.content or "")
         return reply
     except Exception as error:  # the SDK lets httpx, JSON, URL and encoding errors through
         raise explain(error, endpoint) from error
-
-
-def tell_text(shown: str, text: str, watch: Watch) -> str:
-    """Tell what a growing text has more than was shown of it; returns what is shown now."""
-    if not text.startswith(shown) or text == shown:
-        return shown
-    watch("text", text[len(shown) :])
-    return text
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -378,8 +377,7 @@ def lines_of(blocks: Iterable[bytes]) -> Iterator[str]:
 
 
 def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
-    """The JSON values of a body: the data of server-sent events, or one document. Each line tells
-    which: a request to stream may be answered with plain JSON, and the other way round."""
+    """The JSON values of a body: the data of server-sent events, or one document, as it comes."""
     pending = ""
     for line in lines_of(blocks):
         if re.fullmatch(r"(data:)?\s*\[DONE\]\s*", line):
@@ -430,7 +428,7 @@ def goes_on(old: Any, new: Any, key: str) -> bool:
 
 
 def messages_of(whole: dict) -> list[dict]:
-    """The choices of a reply, each with the fields of its message."""
+    """The messages of a reply, one a choice, with the choice's other fields."""
     choices = filter(as_dict, as_list(whole.get("choices")))
     return [choice | as_dict(choice.get("delta") or choice.get("message")) for choice in choices]
 
@@ -445,8 +443,8 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     reasoning = text_of(best.get("reasoning_content") or best.get("reasoning"))
     reasoning += "".join(map("".join, THOUGHT.findall(text)))
     text = THOUGHT.sub("", text)
-    raw = best.get("tool_calls") or best.get("function_call")
-    calls = [clean_call(call) for call in as_list(raw)] if raw else []
+    raw = best.get("tool_calls") or best.get("function_call") or []
+    calls = [clean_call(call) for call in as_list(raw)]
     if names and not calls:
         text, calls = calls_in_text(text, names)
         text = re.sub(r"</?tool_response>|<(\w+)>\s*</\1>", "", text)
@@ -457,9 +455,7 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     extra = {"tool_calls": [as_sent(call) for call in calls], returns: back}
     message = {"role": "assistant", "content": text} | {k: v for k, v in extra.items() if k and v}
     told = as_dict(whole.get("usage"))
-    usage = {
-        k: told[k] if isinstance(told.get(k), int) and 0 <= told[k] < 10**12 else 0 for k in TOKENS
-    }
+    usage = {k: n if isinstance(n := told.get(k), int) and 0 <= n < 10**12 else 0 for k in TOKENS}
     usage["total_tokens"] = usage["total_tokens"] or sum(usage.values())
     nudge = "" if calls else nudge_for(text, finish, names)
     return Reply(text or None, calls, finish, usage, message, reasoning, nudge)
@@ -498,9 +494,10 @@ def clean_call(call: Any) -> ToolCall:
     given = next((function[k] for k in ("arguments", "parameters", "input") if k in function), None)
     value = parsed(given)
     arguments = str(given) if value is None else json.dumps(value, ensure_ascii=False)
-    call_id = os.urandom(5).hex()[:9]  # 9 letters and digits: Mistral takes no other
-    made = SimpleNamespace(name=name, arguments=arguments)
-    return ToolCall(call_id, made, call.get("extra_content"))
+    fresh = os.urandom(5).hex()[:9]  # 9 letters and digits: Mistral takes no other
+    return ToolCall(
+        fresh, SimpleNamespace(name=name, arguments=arguments), call.get("extra_content")
+    )
 
 
 def as_sent(call: ToolCall) -> dict:
@@ -512,9 +509,7 @@ def as_sent(call: ToolCall) -> dict:
 
 
 def parsed(arguments: Any) -> dict | None:
-    """The arguments as an object, also out of a fence, encoded twice, or before a stray token;
-    blank is {}. None for the rest, and for what some server stumbles on in every later turn: NaN,
-    lone surrogates, nesting and numbers beyond bounds."""
+    """The arguments as an object, also out of a fence, encoded twice, or before a stray token."""
     try:
         for _ in range(3):
             if isinstance(arguments, str):
@@ -522,6 +517,7 @@ def parsed(arguments: Any) -> dict | None:
                 arguments, end = json.JSONDecoder().raw_decode(text or "{}")
                 if not re.fullmatch(r"\s*[^\s{\[\"]{0,40}", text[end:]):
                     return None
+        # NaN, lone surrogates, nesting and numbers beyond bounds: a server may stumble ever after
         json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
@@ -529,8 +525,7 @@ def parsed(arguments: Any) -> dict | None:
 
 
 def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
-    """The words of a text, and the calls that a small model wrote into it: each on its own lines,
-    bare, fenced or in tags, and with one of the `names`."""
+    """The words of a text, and the calls in it: on lines of their own, bare, fenced or in tags."""
     words, calls = "", []
     for _ in range(500):  # a degenerate text has thousands of openings
         if not (start := CALL_START.search(text)):
@@ -556,16 +551,10 @@ def decoded(text: str, start: int) -> tuple[Any, int]:
     if tag := FUNCTION_TAG.match(text, start):
         arguments = dict(PARAMETER_TAG.findall(tag[2])) or tag[2]
         return {"name": tag[1], "arguments": arguments}, tag.end()
+    inner = start + text.startswith("{{", start)  # {{...}, and below {{...}}, {... and {{...
     block = re.split(r"```|</|\n\s*\n", text[start : start + 20_000], maxsplit=1)[0].rstrip()
     halved = block.replace("{{", "{").replace("}}", "}")
-    doubled = text.startswith("{{", start)
-    for source, place in (
-        (text, start),
-        (text, start + doubled),
-        (halved, 0),
-        (block + "}", 0),
-        (block[1:] + "}", 0),
-    ):
+    for source, place in ((text, inner), (halved, 0), (block + "}", 0), (block[1:] + "}", 0)):
         with contextlib.suppress(ValueError, RecursionError):
             value, end = json.JSONDecoder(strict=False).raw_decode(source, place)
             return value, end if source is text else start + len(block)
