@@ -10,6 +10,7 @@ knows tools by their names only. In order: settings (BACKENDS, connect, Endpoint
 import contextlib
 import email.utils
 import functools
+import itertools
 import json
 import os
 import re
@@ -91,7 +92,7 @@ class Endpoint:
                 if len(body) > 1_000_000 or time.monotonic() > deadline:
                     break
         text = body.decode("utf-8", "replace")  # whatever charset it claims
-        raise refusal(self, text, str(response.status_code), response.headers)
+        raise explain(text, self, str(response.status_code), response.headers)
 
     def models(self, timeout: float = 20) -> list[str]:
         """The ids that GET /v1/models names. Raises BackendError."""
@@ -257,7 +258,7 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
                 if not isinstance(chunk, dict):
                     raise ValueError(f"this is no chat completion: {json.dumps(chunk)}")
                 if any(map(chunk.get, ["error"] if chunk.get("choices") else MESSAGES)):
-                    raise refusal(endpoint, json.dumps(chunk))  # status 200, or in mid-stream
+                    raise explain(json.dumps(chunk), endpoint)  # status 200, or in mid-stream
                 whole = merged(whole, chunk)
                 if count % (1 + len(shown) // 2000) == 0:  # a long text is looked at less often
                     tell(certain_text(whole, bool(names)))
@@ -306,44 +307,45 @@ class BackendError(Exception):
         self.kind, self.wait = kind, wait
 
 
-def explain(error: BaseException, endpoint: Endpoint) -> BackendError:
-    """Whatever was raised, as one line; what `check` raises comes wrapped by the SDK."""
-    chain = [error]
-    while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
-        chain.append(cause)
-    told = next((link for link in (error, error.__cause__) if isinstance(link, BackendError)), None)
-    kinds = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
-    return told or failure(endpoint, type(error).__name__, kinds, str(chain[-1]), {})
-
-
-def refusal(at: Endpoint, body: str, status: str = "", headers: Any = None) -> BackendError:
-    """An error that an endpoint tells: its messages and codes, wherever in the body they stand."""
-    if html := re.match(r"(?is)\s*<(?:html|!doctype|head|body)(?:.*?<title>(.*?)</title>)?", body):
-        body = f"a page of HTML: {html[1] or ''}"
-    fields: list[tuple[str, str]] = []
-    with contextlib.suppress(ValueError):
-        fields = [(key, str(json.loads(text, strict=False))) for key, text in FIELD.findall(body)]
-    codes = [text for key, text in fields if key in CODES]
-    said = ": ".join(dict.fromkeys(text for key, text in fields if key in MESSAGES and text))
-    status = status or next((code for code in codes if re.fullmatch(r"[45]\d\d", code)), "error")
-    return failure(at, status, " ".join(codes), said or body, headers or {})
-
-
-def failure(at: Endpoint, status: str, codes: str, message: str, headers: Any) -> BackendError:
-    """What the rules make of a failure: its kind, and one line without the key."""
+def explain(error: Any, at: Endpoint, status: str = "", headers: Any = None) -> BackendError:
+    """Whatever was raised, or the body of an error, as one line without the key."""
+    told = error if isinstance(error, BackendError) else getattr(error, "__cause__", None)
+    if isinstance(told, BackendError):  # of `check`, wrapped by the SDK
+        return told
+    if isinstance(error, str):
+        codes, message = error_fields(error)
+        status = status or next(iter(re.findall(r"\b[45]\d\d\b", codes)), "error")
+    else:
+        chain = [error]
+        while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
+            chain.append(cause)
+        codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
+        status, message = type(error).__name__, str(chain[-1])
     said = f"{status} {codes[:1000]} {message[:2000]}"
     fits = ((re.search(f"(?is){rule}", said), kind, hint) for rule, kind, hint in RULES)
     match, kind, hint = next(fit for fit in fits if fit[0])
-    wait = {"transient": retry_after(headers), "parameter": 0}.get(kind)
+    wait = {"transient": retry_after(headers or {}), "parameter": 0}.get(kind)
     if wait and wait > 60:
         kind, hint = "fatal", f"it asks to wait {wait:.0f} s: try again later"
     if match and kind == "parameter":
         at.refused.add(match[1].lower())
     hint = hint.format(**at.backend._asdict() | {"model": at.model})
-    told = " ".join((message or codes or "no reason given").split()).replace(at.key, "[key]")
+    line = " ".join((message or codes or "no reason given").split()).replace(at.key, "[key]")
     return BackendError(
-        f"{at.url}: {status}: {told[:400]} ({hint})".removesuffix(" ()"), kind, wait
+        f"{at.url}: {status}: {line[:400]} ({hint})".removesuffix(" ()"), kind, wait
     )
+
+
+def error_fields(body: str) -> tuple[str, str]:
+    """The codes and the messages of an error body, wherever in it they stand."""
+    if html := re.match(r"(?is)\s*<(?:html|!doctype|head|body)(?:.*?<title>(.*?)</title>)?", body):
+        return "", f"a page of HTML: {html[1] or ''}"
+    fields: list[tuple[str, str]] = []
+    with contextlib.suppress(ValueError):
+        fields = [(key, str(json.loads(text, strict=False))) for key, text in FIELD.findall(body)]
+    codes = " ".join(text for key, text in fields if key in CODES)
+    said = dict.fromkeys(text for key, text in fields if key in MESSAGES and text)
+    return codes, ": ".join(said) or body
 
 
 def retry_after(headers: Any) -> float | None:
@@ -361,25 +363,17 @@ GROWING = "name content reasoning_content reasoning refusal text summary data ar
 TOKENS = "prompt_tokens completion_tokens total_tokens".split()
 
 
-def lines_of(blocks: Iterable[bytes]) -> Iterator[str]:
-    """The lines of a body (httpx would split at U+2028 too), and one more, which ends its data."""
-    line, size = bytearray(), 0
-    for block in blocks:
-        if (size := size + len(block)) > 50_000_000:  # an endpoint gone wild
-            raise ValueError("the reply does not end")
-        for part in block.splitlines(keepends=True):
-            line += part
-            if part.endswith((b"\n", b"\r")):
-                yield line.decode("utf-8-sig", "replace")
-                line.clear()
-    yield line.decode("utf-8-sig", "replace")
-    yield "data:"
-
-
 def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
     """The JSON values of a body: the data of server-sent events, or one document, as it comes."""
-    pending = ""
-    for line in lines_of(blocks):
+    pending, held, size = "", bytearray(), 0
+    blocks = itertools.chain(blocks, [b"\ndata:\n"])  # so that a document is read at its end too
+    for part in (part for block in blocks for part in block.splitlines(keepends=True)):
+        held += part  # httpx would split lines at U+2028 too
+        if (size := size + len(part)) > 50_000_000:
+            raise ValueError("the reply does not end")
+        if not part.endswith((b"\n", b"\r")):
+            continue
+        line, held = held.decode("utf-8-sig", "replace"), bytearray()
         if re.fullmatch(r"(data:)?\s*\[DONE\]\s*", line):
             return
         if line.startswith("data:"):
