@@ -561,7 +561,6 @@ THOUGHT = re.compile(  # the last: Harmony, where the server did not take it apa
     r"|\A(.*)(?<![`\"'])</think(?:ing)?>"
     r"|<\|channel\|>analysis(?:<\|message\|>)?(.*?)(?:<\|end\|>|(?=<\|(?:start|channel)\|>)|\Z)"
 )
-HIDING = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories that a terminal obeys or hides
 BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"  # letters that look like nothing
 BLANK += "".join(map(chr, range(0xE0100, 0xE01F0)))  # variation selectors that no script needs
 JOINING = "\u200c\u200d" + "".join(map(chr, range(0xFE00, 0xFE10)))  # in scripts and emoji
@@ -604,7 +603,7 @@ def whole_characters(text: str) -> str:
 def visible(text: str, strict: bool = False) -> str:
     """The text with what a terminal would obey or hide written out, as in \\x1b. Lines and tabs
     stay; so do the joiners of emoji and scripts, unless `strict`."""
-    hiding = HIDING | {"Zs"} if strict else HIDING
+    hiding = {"Cc", "Cf", "Cs", "Zl", "Zp", *(["Zs"] if strict else [])}  # Unicode categories
 
     def written_out(match: re.Match) -> str:
         char = match[0]

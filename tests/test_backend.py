@@ -415,6 +415,12 @@ def test_an_error_whose_body_does_not_end_well_keeps_its_status(raw):
     assert time.monotonic() - started < 5
 
 
+def test_a_redirect_is_not_followed():
+    with Endpoint(say("It is.")) as other, pytest.raises(backend.BackendError, match="has moved"):
+        fetch(Raw("", 307, {"location": f"{other.url}/chat/completions"}))
+    assert other.paths == []
+
+
 TOO_LONG = [
     (400, {"error": {"message": "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.", "code": "context_length_exceeded"}}),
     (400, {"error": {"code": 400, "message": "the request exceeds the available context size, try increasing it", "type": "exceed_context_size_error"}}),
