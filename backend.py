@@ -2,13 +2,11 @@
 
     python backend.py "Say hello."        try the set-up
 
-What endpoints and models get wrong is put right here, so that the loop sees one shape of reply and
-no provider's habit. What a call does is no matter of this file: it knows tools by their names.
-In order: settings (BACKENDS, connect, Endpoint), chat, errors (BackendError), assembly (the bytes
-of a response, streamed or not, as one Reply), calls (made clean, found in text), text.
+What endpoints and models get wrong is put right here, so that the loop sees one shape of reply. It
+knows tools by their names only. In order: settings (BACKENDS, connect, Endpoint), chat, errors
+(BackendError), assembly (bytes to a Reply), calls (made clean, found in text), text.
 """
 
-import codecs
 import contextlib
 import email.utils
 import functools
@@ -57,7 +55,6 @@ WAYS_TO_GO_ON = """no endpoint is set. Three ways to go on:
   a key       cp .env.example .env, and put one key into it (GROQ_API_KEY, OPENAI_API_KEY, ...)
   a server    start Ollama, llama.cpp, LM Studio or vLLM on its usual port, or give --base-url
   no account  python examples/local_model.py "task" runs a small model on this machine"""
-
 LOOPBACK = re.compile(r"(?:https?://)?(?:localhost|127(?:\.\d+){3}|\[::1\])(?:[:/]|\Z)")
 
 
@@ -77,12 +74,25 @@ class Endpoint:
         """The SDK's client, one for the whole run. This machine is not asked through a proxy."""
         import openai  # noqa: PLC0415  (takes most of a second)
 
-        http = openai.DefaultHttpxClient(
-            trust_env=not LOOPBACK.match(self.url), follow_redirects=False
-        )
+        away, hooks = not LOOPBACK.match(self.url), {"response": [self.check]}
+        http = openai.DefaultHttpxClient(trust_env=away, event_hooks=hooks)
         client = openai.OpenAI(api_key=self.key, base_url=self.url, http_client=http)
         # a local model may be silent for minutes
         return client.with_options(timeout=openai.Timeout(600, connect=10), max_retries=0)
+
+    def check(self, response: Any) -> None:
+        """Stop at an error, before the SDK reads its body to the end, and before a redirect."""
+        if response.is_success:
+            return
+        body, deadline = b"", time.monotonic() + 10
+        with contextlib.suppress(Exception):  # however the body breaks, the status counts
+            response.request.extensions["timeout"] = {"read": 10}
+            for block in response.iter_bytes():
+                body += block
+                if len(body) > 1_000_000 or time.monotonic() > deadline:
+                    break
+        text = body.decode("utf-8", "replace")  # whatever charset it claims
+        raise explain(text, self, str(response.status_code), response.headers)
 
     def models(self, timeout: float = 20) -> list[str]:
         """The ids that GET /v1/models names. Raises BackendError."""
@@ -93,6 +103,12 @@ class Endpoint:
             raise explain(error, self) from error
 
 
+def need(condition: Any, told: str) -> None:
+    """Raise what a person has to set right, unless the condition holds."""
+    if not condition:
+        raise BackendError(told, "settings")
+
+
 @functools.cache
 def load_settings() -> None:
     """Read the `.env` beside this file; what is set already stays."""
@@ -100,11 +116,9 @@ def load_settings() -> None:
         from dotenv import load_dotenv  # noqa: PLC0415
 
         load_dotenv(Path(__file__).with_name(".env"), encoding="utf-8-sig")
-    except ImportError as error:
-        told = f"{error}: run it with .venv/bin/python, or pip install -r requirements.txt"
+    except (ImportError, OSError, ValueError) as error:
+        told = f"cannot read .env ({error}): is this .venv/bin/python, with requirements.txt?"
         raise BackendError(told, "settings") from error
-    except (OSError, ValueError) as error:
-        raise BackendError(f"cannot read .env beside backend.py: {error}", "settings") from error
 
 
 def setting(name: str) -> str:
@@ -118,26 +132,19 @@ def connect(name: str | None = None, model: str | None = None, url: str | None =
     BackendError, of kind "settings" where something has to be set first."""
     url = clean_url(url or setting("OPENAI_BASE_URL"))
     name = name or setting("AGENT_BACKEND") or (url and "openai") or usual_backend()
-    if name not in BACKENDS:
-        raise BackendError(f"unknown backend {name!r}: take {', '.join(BACKENDS)}", "settings")
+    need(name in BACKENDS, f"unknown backend {name!r}: take {', '.join(BACKENDS)}")
     backend = BACKENDS[name]
     key = setting(backend.key) if backend.key else ""
-    if backend.key and not key and not LOOPBACK.match(url):
-        told = (
-            f"{name} needs a key: set {backend.key} in .env (for a server without: --backend vllm)"
-        )
-        raise BackendError(told, "settings")
-    if re.search(r"[^!-~]", key):
-        raise BackendError(f"{backend.key} has a character that no key has", "settings")
+    told = f"{name} needs a key: set {backend.key} in .env (for a server without: --backend vllm)"
+    need(key or not backend.key or LOOPBACK.match(url), told)
+    need(not re.search(r"[^!-~]", key), f"{backend.key} has a character that no key has")
     endpoint = Endpoint(backend, url or backend.url, key or "no-key")
-    temperature = setting("AGENT_TEMPERATURE") or ("" if backend.key else "0")  # small ones wander
-    if not re.fullmatch(r"(\d+(\.\d+)?)?", temperature):
-        raise BackendError(f"AGENT_TEMPERATURE={temperature} is no number", "settings")
-    endpoint.temperature = float(temperature) if temperature else None
+    degree = setting("AGENT_TEMPERATURE") or ("" if backend.key else "0")  # small models wander
+    need(re.fullmatch(r"(\d+(\.\d+)?)?", degree), f"AGENT_TEMPERATURE={degree} is no number")
+    endpoint.temperature = float(degree) if degree else None
     usual = backend.model if endpoint.url == backend.url else None
     endpoint.model = model or setting("AGENT_MODEL") or usual or next(iter(endpoint.models()), "")
-    if not endpoint.model:
-        raise BackendError(f"{endpoint.url} has no model: name one (--model)", "settings")
+    need(endpoint.model, f"{endpoint.url} has no model: name one (--model)")
     return endpoint
 
 
@@ -155,8 +162,7 @@ def clean_url(url: str) -> str:
     url = url.strip().rstrip("/").removesuffix("/chat/completions")
     if url and "://" not in url:
         url = ("http://" if LOOPBACK.match(url) else "https://") + url
-    if not re.fullmatch(r"(https?://[^/\s]\S*)?", url):
-        raise BackendError(f"the base URL {url!r} is no http(s) address", "settings")
+    need(re.fullmatch(r"(https?://[^/\s]\S*)?", url), f"the base URL {url!r} is no http(s) address")
     return url
 
 
@@ -207,12 +213,10 @@ def chat(
     "request" and "chunk" (both raw), "text" (of the answer, as it streams) and "notice" (a line
     before each wait). Raises BackendError, of kind "context" where it is too long for the model."""
     endpoint, failures = backend or connect(), []
-    request: dict = {"model": endpoint.model, "messages": messages}
+    request: dict = {"model": endpoint.model, "messages": [*messages]}
     request["temperature"] = endpoint.temperature  # None is not sent
-    if tools:
-        request |= {"tools": tools, "tool_choice": tool_choice}
-    if stream:
-        request |= {"stream": True, "stream_options": {"include_usage": True}}
+    request |= {"tools": tools, "tool_choice": tool_choice} if tools else {}
+    request |= {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
     while True:
         try:
             return exchange(endpoint, request, watch)
@@ -231,39 +235,44 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
     names = [tool["function"]["name"] for tool in request.get("tools", [])]
     sent = {k: v for k, v in request.items() if v is not None and k not in endpoint.refused}
     whole, shown = dict[str, Any](), ""
+
+    def tell(text: str) -> None:
+        """Tell what a growing text has more than was shown of it."""
+        nonlocal shown
+        if text.startswith(shown) and text != shown:
+            watch("text", text[len(shown) :])
+            shown = text
+
     try:
-        text = whole_characters(json.dumps(sent, ensure_ascii=False))
-        sent = json.loads(text, parse_constant=lambda _: None)  # NaN, which no endpoint takes
+        try:
+            json.dumps(sent, ensure_ascii=False, allow_nan=False).encode()
+        except ValueError:  # lone surrogates or NaN, which no endpoint takes
+            text = whole_characters(json.dumps(sent, ensure_ascii=False))
+            sent = json.loads(text, parse_constant=lambda _: None)
         watch("request", sent)
         create = endpoint.client.chat.completions.with_streaming_response.create
-        with create(**sent) as response:
+        # as extra_body, for the SDK would compare each message with its types: that takes longest
+        with create(model="", messages=[], extra_body=sent) as response:
             for count, chunk in enumerate(read_chunks(response.iter_bytes())):  # plain: just one
                 watch("chunk", chunk)
                 if not isinstance(chunk, dict):
                     raise ValueError(f"this is no chat completion: {json.dumps(chunk)}")
                 if any(map(chunk.get, ["error"] if chunk.get("choices") else MESSAGES)):
-                    raise explain(chunk, endpoint)  # with status 200, or in the middle of a stream
+                    raise explain(json.dumps(chunk), endpoint)  # status 200, or in mid-stream
                 whole = merged(whole, chunk)
                 if count % (1 + len(shown) // 2000) == 0:  # a long text is looked at less often
-                    shown = tell_text(shown, certain_text(whole, bool(names)), watch)
+                    tell(certain_text(whole, bool(names)))
         reply = clean_reply(whole, names, endpoint.backend.returns)
-        tell_text(shown, reply.content or "", watch)
+        tell(reply.content or "")
         return reply
     except Exception as error:  # the SDK lets httpx, JSON, URL and encoding errors through
         raise explain(error, endpoint) from error
 
 
-def tell_text(shown: str, text: str, watch: Watch) -> str:
-    """Tell what a growing text has more than was shown of it; returns what is shown now."""
-    if not text.startswith(shown) or text == shown:
-        return shown
-    watch("text", text[len(shown) :])
-    return text
-
-
 # --- errors --------------------------------------------------------------------------------------
-MESSAGES = ["error", "message", "detail", "msg", "errors"]  # where bodies say what is wrong
+MESSAGES = ["error", "message", "detail", "msg", "errors", "raw"]  # where bodies tell what is wrong
 CODES = ["code", "type", "status"]
+FIELD = re.compile(rf'"({"|".join(MESSAGES + CODES)})"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*"|\d+)', re.S)
 RULES = [  # a pattern of status, codes and message; the kind; what to do. The first that fits
     (r"\A4(?:00|04|22).*\b(stream_options|temperature|tool_choice)\b", "parameter", "left out now"),
     (r"\A402|insufficient[_ ](quota|balance|credit|fund)|credit balance is", "fatal",
@@ -284,6 +293,7 @@ RULES = [  # a pattern of status, codes and message; the kind; what to do. The f
     ("SSLError", "fatal", "no trusted TLS connection"),
     (r"\Aerror |Timeout|ConnectionError|TransportError", "transient", ""),
     ("proxy|socks", "fatal", "look at the variables HTTP_PROXY and ALL_PROXY"),
+    ("", "fatal", ""),
 ]  # fmt: skip
 
 
@@ -297,15 +307,14 @@ class BackendError(Exception):
         self.kind, self.wait = kind, wait
 
 
-def explain(error: Any, endpoint: Endpoint) -> BackendError:
-    """Whatever was raised, or an error object that came as a reply, as one line without the key."""
-    if isinstance(error, BackendError):
-        return error
-    response = getattr(error, "response", None)
-    if isinstance(error, dict) or response is not None:
-        message, codes = error_fields(json.dumps(error) if response is None else response.text)
-        told = re.findall(r"\b[45]\d\d\b", codes) or ["error"]
-        status = str(told[0] if response is None else response.status_code)
+def explain(error: Any, at: Endpoint, status: str = "", headers: Any = None) -> BackendError:
+    """Whatever was raised, or the body of an error, as one line without the key."""
+    told = error if isinstance(error, BackendError) else getattr(error, "__cause__", None)
+    if isinstance(told, BackendError):  # of `check`, wrapped by the SDK
+        return told
+    if isinstance(error, str):
+        codes, message = error_fields(error)
+        status = status or next(iter(re.findall(r"\b[45]\d\d\b", codes)), "error")
     else:
         chain = [error]
         while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
@@ -314,37 +323,35 @@ def explain(error: Any, endpoint: Endpoint) -> BackendError:
         status, message = type(error).__name__, str(chain[-1])
     said = f"{status} {codes[:1000]} {message[:2000]}"
     fits = ((re.search(f"(?is){rule}", said), kind, hint) for rule, kind, hint in RULES)
-    match, kind, hint = next((fit for fit in fits if fit[0]), (None, "fatal", ""))
-    wait = {"transient": retry_after(getattr(response, "headers", {})), "parameter": 0}.get(kind)
+    match, kind, hint = next(fit for fit in fits if fit[0])
+    wait = {"transient": retry_after(headers or {}), "parameter": 0}.get(kind)
     if wait and wait > 60:
         kind, hint = "fatal", f"it asks to wait {wait:.0f} s: try again later"
     if match and kind == "parameter":
-        endpoint.refused.add(match[1].lower())
-    hint = hint.format(**endpoint.backend._asdict() | {"model": endpoint.model})
-    line = f"{status}: {message or codes or 'no reason given'}"
-    line = " ".join(f"{line} ({hint})".removesuffix(" ()").split()).replace(endpoint.key, "[key]")
-    return BackendError(f"{endpoint.url}: {line[:500]}", kind, wait)
+        at.refused.add(match[1].lower())
+    hint = hint.format(**at.backend._asdict() | {"model": at.model})
+    line = " ".join((message or codes or "no reason given").split()).replace(at.key, "[key]")
+    return BackendError(
+        f"{at.url}: {status}: {line[:400]} ({hint})".removesuffix(" ()"), kind, wait
+    )
 
 
 def error_fields(body: str) -> tuple[str, str]:
-    """The messages and the codes of an error body, wherever in it they stand."""
-    if re.match(r"\s*<(html|!doctype|head|body)", body, re.I):
-        title = re.search(r"<title>(.*?)</title>", body, re.I | re.S)
-        return f"a page of HTML: {title[1] if title else ''}", ""
-    pairs: list[tuple[str, Any]] = []
-    said: list[str] = []
-    with contextlib.suppress(ValueError, RecursionError):
-        json.loads(body, object_pairs_hook=pairs.extend)
-        said = [text_of(v) for key in (*MESSAGES, "raw") for k, v in pairs if k == key]
-    codes = [str(v) for k, v in pairs if k in CODES and not isinstance(v, list)]
-    return ": ".join(dict.fromkeys(filter(None, said))) or ("" if pairs else body), " ".join(codes)
+    """The codes and the messages of an error body, wherever in it they stand."""
+    if html := re.match(r"(?is)\s*<(?:html|!doctype|head|body)(?:.*?<title>(.*?)</title>)?", body):
+        return "", f"a page of HTML: {html[1] or ''}"
+    fields: list[tuple[str, str]] = []
+    with contextlib.suppress(ValueError):
+        fields = [(key, str(json.loads(text, strict=False))) for key, text in FIELD.findall(body)]
+    codes = " ".join(text for key, text in fields if key in CODES)
+    said = dict.fromkeys(text for key, text in fields if key in MESSAGES and text)
+    return codes, ": ".join(said) or body
 
 
 def retry_after(headers: Any) -> float | None:
     """Seconds to wait, of `retry-after-ms` or `retry-after` (a number, with a unit, or a date)."""
-    text = f"{headers.get('retry-after-ms') or ''}ms"
-    text = headers.get("retry-after", "").strip() if text == "ms" else text
-    if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", text):
+    ms, text = headers.get("retry-after-ms"), headers.get("retry-after", "").strip()
+    if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", f"{ms}ms" if ms else text):
         return float(match[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(match[2], 1)
     with contextlib.suppress(TypeError, ValueError, OverflowError, IndexError):
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
@@ -353,28 +360,29 @@ def retry_after(headers: Any) -> float | None:
 
 # --- assembly ------------------------------------------------------------------------------------
 GROWING = "name content reasoning_content reasoning refusal text summary data arguments".split()
-TOKENS = ("prompt_tokens", "completion_tokens", "total_tokens")
-MOST = 50_000_000  # characters of one response: more is an endpoint gone wild
+TOKENS = "prompt_tokens completion_tokens total_tokens".split()
 
 
 def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
-    """The JSON values of a body: the data of server-sent events, or one document. Each line tells
-    which: a request to stream may be answered with plain JSON, and the other way round."""
-    pending, rest, size = "", "", 0
-    for block in itertools.chain(codecs.iterdecode(blocks, "utf-8-sig", "replace"), ["\ndata:\n"]):
-        if (size := size + len(block)) > MOST:
+    """The JSON values of a body: the data of server-sent events, or one document, as it comes."""
+    pending, held, size = "", bytearray(), 0
+    blocks = itertools.chain(blocks, [b"\ndata:\n"])  # so that a document is read at its end too
+    for part in (part for block in blocks for part in block.splitlines(keepends=True)):
+        held += part  # httpx would split lines at U+2028 too
+        if (size := size + len(part)) > 50_000_000:
             raise ValueError("the reply does not end")
-        *lines, rest = re.split(r"\r\n|\n|\r", rest + block)  # httpx would split at U+2028 too
-        for line in lines:
-            if re.fullmatch(r"(data:)?\s*\[DONE\]\s*", line):
-                return
-            if line.startswith("data:"):
-                pending += line[5:]
-                with contextlib.suppress(ValueError):  # else it goes on in the next data line
-                    value, pending = json.loads(pending), ""
-                    yield value
-            elif not re.match("(event|id|retry)?:", line):
-                pending += line + "\n"
+        if not part.endswith((b"\n", b"\r")):
+            continue
+        line, held = held.decode("utf-8-sig", "replace"), bytearray()
+        if re.fullmatch(r"(data:)?\s*\[DONE\]\s*", line):
+            return
+        if line.startswith("data:"):
+            pending += line[5:]
+            with contextlib.suppress(ValueError):  # else it goes on in the next data line
+                value, pending = json.loads(pending), ""
+                yield value
+        elif not re.match("(event|id|retry)?:", line):
+            pending += line
     if pending.lstrip().startswith("<"):
         raise ValueError("a page of HTML came back: the base URL is not that of a chat API")
     if pending.strip():
@@ -401,16 +409,12 @@ def merged(old: Any, new: Any, key: str = "") -> Any:
 
 
 def goes_on(old: Any, new: Any, key: str) -> bool:
-    """Whether an item of a list goes on with an earlier one: by index. But a new id is a new call
-    at a taken index too (Ollama), and so is a name after complete arguments; without an index the
-    last call goes on (Gemini)."""
+    """Whether an item of a list goes on with this earlier one."""
     old, new = as_dict(old), as_dict(new)
-    index = new.get("index")
-    if index not in (None, old.get("index")):
+    last = key in ("tool_calls", "choices")  # Gemini: without an index the last one goes on
+    if not (last if new.get("index") is None else new["index"] == old.get("index")):
         return False
-    if index is None and key not in ("tool_calls", "choices"):
-        return False
-    if old.get("id") and new.get("id"):
+    if old.get("id") and new.get("id"):  # Ollama: a new call at a taken index
         return old["id"] == new["id"]
     before, function = as_dict(old.get("function")), as_dict(new.get("function"))
     again = before.get("arguments") and function.get("name") and function.get("arguments")
@@ -418,9 +422,9 @@ def goes_on(old: Any, new: Any, key: str) -> bool:
 
 
 def messages_of(whole: dict) -> list[dict]:
-    """The choices of a reply, each with the fields of its message."""
+    """The messages of a reply, one a choice, with the choice's other fields."""
     choices = filter(as_dict, as_list(whole.get("choices")))
-    return [c | as_dict(c.get("delta") or c.get("message")) for c in choices]
+    return [choice | as_dict(choice.get("delta") or choice.get("message")) for choice in choices]
 
 
 def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
@@ -433,8 +437,8 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     reasoning = text_of(best.get("reasoning_content") or best.get("reasoning"))
     reasoning += "".join(map("".join, THOUGHT.findall(text)))
     text = THOUGHT.sub("", text)
-    raw = best.get("tool_calls") or best.get("function_call")
-    calls = [clean_call(call) for call in as_list(raw)] if raw else []
+    raw = best.get("tool_calls") or best.get("function_call") or []
+    calls = [clean_call(call) for call in as_list(raw)]
     if names and not calls:
         text, calls = calls_in_text(text, names)
         text = re.sub(r"</?tool_response>|<(\w+)>\s*</\1>", "", text)
@@ -445,9 +449,7 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     extra = {"tool_calls": [as_sent(call) for call in calls], returns: back}
     message = {"role": "assistant", "content": text} | {k: v for k, v in extra.items() if k and v}
     told = as_dict(whole.get("usage"))
-    usage = {
-        k: told[k] if isinstance(told.get(k), int) and 0 <= told[k] < 10**12 else 0 for k in TOKENS
-    }
+    usage = {k: n if isinstance(n := told.get(k), int) and 0 <= n < 10**12 else 0 for k in TOKENS}
     usage["total_tokens"] = usage["total_tokens"] or sum(usage.values())
     nudge = "" if calls else nudge_for(text, finish, names)
     return Reply(text or None, calls, finish, usage, message, reasoning, nudge)
@@ -455,8 +457,8 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
 
 def nudge_for(text: str, finish: str, names: list[str]) -> str:
     """What a small model needs to hear after a reply that is neither a call nor an answer."""
+    call = json.dumps({"name": "".join(names[:1]), "arguments": {}})
     if not text:
-        call = json.dumps({"name": "".join(names[:1]), "arguments": {}})
         return f"(Your reply was empty. Answer in plain words, or call a tool, as in\n{call}\n)"
     if names and re.match(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b", text):
         return f"(There is no such tool. The tools are: {', '.join(names)}.)"
@@ -468,8 +470,10 @@ def nudge_for(text: str, finish: str, names: list[str]) -> str:
 
 # --- calls ---------------------------------------------------------------------------------------
 TAG = r"(?:tool_calls?|tools?|function_calls?|tool_code)"
-OPENING = rf"(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*"
-CALL_START = re.compile(rf"^[ \t,;]*(?:{OPENING}){{0,3}}(?=[{{\[<])", re.M)
+FENCE = r"```(?:(?:json|xml|te?xt|plain|tool|function)\w*)?(?!\w)"  # of a call, not of code
+OPENING = rf"(?:{FENCE}|<{TAG}>|\[TOOL_CALLS\])\s*"
+CODE = rf"^[ \t]*(?!{FENCE})```.*?(?:^[ \t]*```|\Z)"  # a block of it is passed over
+CALL_START = re.compile(rf"(?ms){CODE}|(?P<call>^[ \t,;]*(?:{OPENING}){{0,3}}(?=[{{\[<]))")
 CALL_END = re.compile(rf"[}}\]]*\s*(?:```(?!\w)|</{TAG}>|\Z|(?<=\n))\s*(?:```(?!\w)|</{TAG}>)?\s*")
 FUNCTION_TAG = re.compile(r"<function=([^>\s]+)>(.*?)(?:</function>|\Z)", re.S)
 PARAMETER_TAG = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|\Z)", re.S)
@@ -484,9 +488,10 @@ def clean_call(call: Any) -> ToolCall:
     given = next((function[k] for k in ("arguments", "parameters", "input") if k in function), None)
     value = parsed(given)
     arguments = str(given) if value is None else json.dumps(value, ensure_ascii=False)
-    call_id = os.urandom(5).hex()[:9]  # 9 letters and digits: Mistral takes no other
-    made = SimpleNamespace(name=name, arguments=arguments)
-    return ToolCall(call_id, made, call.get("extra_content"))
+    fresh = os.urandom(5).hex()[:9]  # 9 letters and digits: Mistral takes no other
+    return ToolCall(
+        fresh, SimpleNamespace(name=name, arguments=arguments), call.get("extra_content")
+    )
 
 
 def as_sent(call: ToolCall) -> dict:
@@ -498,9 +503,7 @@ def as_sent(call: ToolCall) -> dict:
 
 
 def parsed(arguments: Any) -> dict | None:
-    """The arguments as an object, also out of a fence, encoded twice, or before a stray token;
-    blank is {}. None for the rest, and for what some server stumbles on in every later turn: NaN,
-    lone surrogates, nesting and numbers beyond bounds."""
+    """The arguments as an object, also out of a fence, encoded twice, or before a stray token."""
     try:
         for _ in range(3):
             if isinstance(arguments, str):
@@ -508,6 +511,7 @@ def parsed(arguments: Any) -> dict | None:
                 arguments, end = json.JSONDecoder().raw_decode(text or "{}")
                 if not re.fullmatch(r"\s*[^\s{\[\"]{0,40}", text[end:]):
                     return None
+        # NaN, lone surrogates, nesting and numbers beyond bounds: a server may stumble ever after
         json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
         return None
@@ -515,16 +519,15 @@ def parsed(arguments: Any) -> dict | None:
 
 
 def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
-    """The words of a text, and the calls that a small model wrote into it: each on its own lines,
-    bare, fenced or in tags, and with one of the `names`."""
+    """The words of a text, and the calls in it: on lines of their own, bare, fenced or in tags."""
     words, calls = "", []
     for _ in range(500):  # a degenerate text has thousands of openings
         if not (start := CALL_START.search(text)):
             break
-        value, end = decoded(text, start.end())
+        value, end = decoded(text, start.end()) if start["call"] is not None else (None, 0)
         made, closed = [clean_call(item) for item in as_list(value)], CALL_END.match(text, end)
         found = made and all(call.function.name in names for call in made)
-        if closed and found and re.search("<f|arguments|parameters", text[start.end() : end]):
+        if found and closed and re.search("<f|arguments|parameters", text[start.end() : end]):
             words += text[: start.start()]
             calls += [(call, len(words)) for call in made]
             text = text[closed.end() :]
@@ -542,23 +545,22 @@ def decoded(text: str, start: int) -> tuple[Any, int]:
     if tag := FUNCTION_TAG.match(text, start):
         arguments = dict(PARAMETER_TAG.findall(tag[2])) or tag[2]
         return {"name": tag[1], "arguments": arguments}, tag.end()
-    decoder = json.JSONDecoder(strict=False)
-    for skip in (0, 1):
-        with contextlib.suppress(ValueError, RecursionError):
-            return decoder.raw_decode(text, start + skip * text.startswith("{{", start))
+    inner = start + text.startswith("{{", start)  # {{...}, and below {{...}}, {... and {{...
     block = re.split(r"```|</|\n\s*\n", text[start : start + 20_000], maxsplit=1)[0].rstrip()
-    for attempt in (block.replace("{{", "{").replace("}}", "}"), block + "}", block[1:] + "}"):
+    halved = block.replace("{{", "{").replace("}}", "}")
+    for source, place in ((text, inner), (halved, 0), (block + "}", 0), (block[1:] + "}", 0)):
         with contextlib.suppress(ValueError, RecursionError):
-            return decoder.raw_decode(attempt)[0], start + len(block)
+            value, end = json.JSONDecoder(strict=False).raw_decode(source, place)
+            return value, end if source is text else start + len(block)
     return None, start
 
 
 # --- text ----------------------------------------------------------------------------------------
-THOUGHT = re.compile(
-    r"(?<![`\"'])<think(?:ing)?>(.*?)(?:</think(?:ing)?>|\Z)|\A(.*)(?<![`\"'])</think(?:ing)?>",
-    re.S,
+THOUGHT = re.compile(  # the last: Harmony, where the server did not take it apart
+    r"(?s)(?<![`\"'])<think(?:ing)?>(.*?)(?:</think(?:ing)?>|\Z)"
+    r"|\A(.*)(?<![`\"'])</think(?:ing)?>"
+    r"|<\|channel\|>analysis(?:<\|message\|>)?(.*?)(?:<\|end\|>|(?=<\|(?:start|channel)\|>)|\Z)"
 )
-HIDING = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # Unicode categories that a terminal obeys or hides
 BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"  # letters that look like nothing
 BLANK += "".join(map(chr, range(0xE0100, 0xE01F0)))  # variation selectors that no script needs
 JOINING = "\u200c\u200d" + "".join(map(chr, range(0xFE00, 0xFE10)))  # in scripts and emoji
@@ -586,9 +588,8 @@ def text_of(content: Any) -> str:
 
 def certain_text(whole: dict, offered: bool) -> str:
     """The beginning of a growing answer that can be no call and no reasoning any more."""
-    text = "".join(text_of(message.get("content")) for message in messages_of(whole)[:1]).lstrip()
-    while text and "<think>".startswith(text[:7]):
-        text = text.partition("</think>")[2].lstrip()
+    text = "".join(text_of(message.get("content")) for message in messages_of(whole)[:1])
+    text = THOUGHT.sub("", re.sub(r"<[\w|/>]*\Z", "", text)).lstrip()  # no half of a tag either
     if offered and (hold := MAY_BE_CALL.search(text)):
         text = text[: hold.start()]
     return text.rstrip().rstrip("\ufffd")  # half a surrogate pair
@@ -602,7 +603,7 @@ def whole_characters(text: str) -> str:
 def visible(text: str, strict: bool = False) -> str:
     """The text with what a terminal would obey or hide written out, as in \\x1b. Lines and tabs
     stay; so do the joiners of emoji and scripts, unless `strict`."""
-    hiding = HIDING | {"Zs"} if strict else HIDING
+    hiding = {"Cc", "Cf", "Cs", "Zl", "Zp", *(["Zs"] if strict else [])}  # Unicode categories
 
     def written_out(match: re.Match) -> str:
         char = match[0]

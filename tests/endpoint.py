@@ -23,7 +23,7 @@ USAGE = {"prompt_tokens": 20, "completion_tokens": 5, "total_tokens": 25}
 @dataclass
 class Raw:
     """A response given byte for byte. sleep: seconds before it; pause: after half of it. cut: the
-    connection breaks before the end."""
+    connection breaks before the end. endless: the body comes over and over."""
 
     body: bytes | str | dict | list = b""
     status: int = 200
@@ -31,6 +31,7 @@ class Raw:
     sleep: float = 0.0
     pause: float = 0.0
     cut: bool = False
+    endless: bool = False
 
 
 def call(name, arguments=None, call_id="call_1", **extra):
@@ -194,8 +195,10 @@ class Handler(BaseHTTPRequestHandler):
         self.send_response(raw.status)
         for name, value in ({"content-type": "application/json"} | raw.headers).items():
             self.send_header(name, value)
-        self.send_header("content-length", str(len(body) + 50 * raw.cut))
+        self.send_header("content-length", str(10**12 if raw.endless else len(body) + 50 * raw.cut))
         self.end_headers()
+        while raw.endless:  # until the client hangs up
+            self.wfile.write(body)
         half = len(body) // 2
         self.wfile.write(body[:half])
         self.wfile.flush()

@@ -1,6 +1,7 @@
 """What endpoints send, and the one clean reply that the loop sees: tables of odd inputs."""
 
 import json
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -51,6 +52,9 @@ TEXT_CALLS = [  # the text, the calls in it by their paths, the words that are l
     ('{"name": "read_file"}', [], None),
     ('{"port": 80, "path": "a"}', [], None),
     ("[link](http://x) and {braces}", [], None),
+    (f"```python\nimport json\n{READ_A}\n```", [], None),
+    (f"```bash\n{READ_A}\n```\n", [], None),
+    (f"```python\nread()\n```\n{READ_A}", ["a"], "```python\nread()\n```"),
     ("{{{{{{{{" * 50, [], None),
     ("[" * 100_000, [], None),
 ]
@@ -216,6 +220,8 @@ def test_streamed_fragments_are_put_together(kind):
         (say("It is.", reasoning="Hm."), "It is.", "Hm."),
         (say("<think>" + READ_A + "</think>No call."), "No call.", READ_A),
         (say("\ud83c\udf89 \ud800"), "\U0001f389 \ufffd", ""),
+        (say("<|channel|>analysis<|message|>So:\n" + READ_A), None, "So:\n" + READ_A),
+        (say("<|channel|>analysis<|message|>Hm.<|end|>It is."), "It is.", "Hm."),
         (say("<tools></tools>"), None, ""),
         (say("<tool_response>\n17\n</tool_response>"), "17", ""),
     ],
@@ -285,6 +291,35 @@ def test_a_plain_reply_to_a_streaming_request_and_the_other_way_round():
     assert fetch(Raw(sse(*deltas(say("It is.")))))[0].content == "It is."
 
 
+def test_a_plain_reply_of_one_long_line_is_read_in_linear_time():
+    text = "word " * 4_000_000
+    started = time.process_time()  # of this process, endpoint included
+    assert fetch(Raw(say(text)), tools=None)[0].content == text.strip()
+    assert time.process_time() - started < 10
+
+
+def test_lone_surrogates_and_nan_are_never_sent():
+    with Endpoint(say("x"), strict=False) as endpoint:
+        at = backend.Endpoint(backend.BACKENDS["openai"], endpoint.url, model="m")
+        odd = {"number": float("nan"), "caf\udce9": "\ud83c\udf89"}
+        backend.chat([{"role": "user", "content": "a\ud800b", "extra_content": odd}], backend=at)
+    (sent,) = endpoint.requests[0]["messages"]
+    assert sent["content"] == "a\ufffdb"
+    assert sent["extra_content"] == {"number": None, "caf\ufffd": "\U0001f389"}
+
+
+def test_a_long_history_costs_little_more_than_its_json():
+    history = [{"role": "user", "content": "word " * 400}] * 2000
+    seconds = []
+    with Endpoint(say("x"), strict=False) as endpoint:
+        at = backend.Endpoint(backend.BACKENDS["openai"], endpoint.url, model="m")
+        for _ in range(3):
+            started = time.thread_time()  # of the client, without the endpoint
+            backend.chat(history, backend=at)
+            seconds.append(time.thread_time() - started)
+    assert min(seconds[1:]) < 0.25
+
+
 def test_server_sent_events_in_odd_dress():
     lines = [
         ": ping",
@@ -311,6 +346,7 @@ def test_text_is_told_as_it_streams_but_no_call_and_no_reasoning():
 
     assert told("It is so.") == "It is so."
     assert told("<think>Hm.</think>It is so.") == "It is so."
+    assert told("<|channel|>analysis<|message|>Hm.<|end|>It is so.") == "It is so."
     assert told(f"I will look.\n{READ_A}") == "I will look."
     assert told('It is:\n{"a": 1}') == 'It is:\n{"a": 1}'
     assert told("word " * 20_000) == ("word " * 20_000).strip()
@@ -350,6 +386,39 @@ def test_an_error_is_one_line_with_the_way_out(status, body, told):
     assert told in line
     assert line.startswith("http://127.0.0.1:")
     assert "\n" not in line and "<html" not in line and "test-key" not in line
+
+
+FALSE_CHARSETS = ["application/json; charset=klingon", "text/plain; charset=utf-16"]
+
+
+@pytest.mark.parametrize("content_type", FALSE_CHARSETS)
+def test_an_error_in_a_false_charset_keeps_its_status(content_type):
+    body, headers = b'{"error": {"message": "caf\xe9"}}', {"content-type": content_type}
+    reply, endpoint = fetch(Raw(body, 503, headers | {"retry-after": "0"}), say("It is."))
+    assert (reply.content, len(endpoint.requests)) == ("It is.", 2)
+    with pytest.raises(backend.BackendError, match="OPENAI_API_KEY"):
+        fetch(Raw(body, 401, headers))
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        Raw("no " * 20_000, 401, endless=True),
+        Raw("no such key", 401, cut=True),
+        Raw("no such key", 401, {"content-encoding": "gzip"}),
+    ],
+)
+def test_an_error_whose_body_does_not_end_well_keeps_its_status(raw):
+    started = time.monotonic()
+    with pytest.raises(backend.BackendError, match="401: .*OPENAI_API_KEY"):
+        fetch(raw)
+    assert time.monotonic() - started < 5
+
+
+def test_a_redirect_is_not_followed():
+    with Endpoint(say("It is.")) as other, pytest.raises(backend.BackendError, match="has moved"):
+        fetch(Raw("", 307, {"location": f"{other.url}/chat/completions"}))
+    assert other.paths == []
 
 
 TOO_LONG = [
