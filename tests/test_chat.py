@@ -67,6 +67,7 @@ def test_ctrl_c_at_the_prompt_does_not_leave(workspace):
         chat = spawn(endpoint)
         chat.expect("> ")
         chat.send("half a line")
+        chat.expect("half a line")
         chat.sendintr()
         chat.expect("> ")
         chat.sendline("Hi.")
