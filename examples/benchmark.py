@@ -24,7 +24,6 @@ import argparse
 import contextlib
 import json
 import os
-import posixpath
 import re
 import shutil
 import signal
@@ -56,15 +55,15 @@ ALONE = "You answer questions about a small Python project, whose files you cann
 def ask_here() -> None:
     """The child's part: ask the question of the job on standard input, in the working directory."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # run() ends what it has started
-    job, calls = json.loads(os.fdopen(0, "rb", 0, closefd=False).readline()), list[list[str]]()
+    job, calls = json.loads(os.fdopen(0, "rb", 0, closefd=False).readline()), list[dict]()
     # The parent holds the other end: once it is gone, however it went, nobody wants an answer.
     threading.Thread(target=lambda: os._exit(len(os.read(0, 1)) or 1), daemon=True).start()
 
     def watch(event: str, data: Any) -> None:
         if event == "call":
-            calls.append([data.function.name, data.function.arguments, ""])
+            calls.append({"name": data.function.name, "arguments": data.function.arguments})
         elif event == "result":
-            calls[-1][2] = data
+            calls[-1] |= {"failed": data.startswith(("error: ", "denied: ")), "result": data}
 
     registry = {name: REGISTRY[name] for name in job["tools"]}
     settings = {"system": job["system"], "max_steps": job["max_steps"], "watch": watch}
@@ -104,7 +103,7 @@ class Child:
         self.end()
         *_, last = ["", *self.output.read_text("utf-8", "replace").splitlines()]
         told = {"answer": "", "calls": [], "finish_reason": "crash", "error": last}
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, TypeError):
             told |= json.loads(last)
         told |= {"finish_reason": "time limit"} if late else {}
         file = self.workspace / self.question.get("check_file", ".")
@@ -142,6 +141,8 @@ def ask_all(questions: list[dict], job: dict, jobs: int, seconds: float) -> Iter
 
 
 # --- records and labels --------------------------------------------------------------------------
+FIELDS = """run_id question_id question category answer model provider evidence_files tools_called
+    retrieval_method grade failure_label grading_notes repo_sha timestamp harness_version""".split()
 RETRIEVAL = {"list_dir": "list", "list_files": "list", "search_text": "search", "read_file": "read"}
 NO_TOOLS, LAST_ERROR, UNCHANGED = "no tools offered", "last result an error", "is not as asked"
 AGAIN = ("endpoint", "crash")  # no answer of the model: asked again at the next start
@@ -161,30 +162,27 @@ RULES: list[tuple[str, Callable[[dict, dict], Any]]] = [
 def record_of(question: dict, told: dict, common: dict) -> dict:
     """The line of a question. What labels and a later grading need to know is in its notes."""
     calls, ending = told["calls"], told["finish_reason"]
-    ways = [RETRIEVAL[name] for name, _, _ in calls if name in RETRIEVAL]
-    notes = [common["grading_notes"], LAST_ERROR * any(map(is_error, calls[-1:]))]
+    names = [called["name"] for called in calls]
+    ways = [RETRIEVAL[name] for name in names if name in RETRIEVAL]
+    notes = [common["grading_notes"], LAST_ERROR * any(each["failed"] for each in calls[-1:])]
     notes += [f"finish_reason {ending} {told['error']}".strip()] * (ending != "stop")
     notes += [f"{question.get('check_file')} {UNCHANGED}"] * (not told["changed"])
     record = common | {"question_id": question["id"], "answer": told["answer"]}
     record |= {key: question[key] for key in ("question", "category")}
-    record |= {"evidence_files": sorted({file for each in calls for file in opened(*each)})}
-    record |= {"tools_called": [name for name, _, _ in calls]}
-    record |= {"retrieval_method": "+".join(dict.fromkeys(ways)) or "none"}
+    record |= {"evidence_files": sorted({file for each in calls for file in opened(each)})}
+    record |= {"tools_called": names, "retrieval_method": "+".join(dict.fromkeys(ways)) or "none"}
     record |= {"timestamp": datetime.now(timezone.utc).isoformat(timespec="seconds")}
-    return graded(question, record | {"grading_notes": "; ".join(filter(None, notes))})
+    record = graded(question, record | {"grading_notes": "; ".join(filter(None, notes))})
+    return {field: record[field] for field in FIELDS}
 
 
-def is_error(call: list[str]) -> bool:
-    return call[2].startswith(("error: ", "denied: "))
-
-
-def opened(name: str, arguments: str, result: str) -> list[str]:
+def opened(called: dict) -> list[str]:
     """The files that a call opened, or found a match in."""
-    if name == "search_text":
-        return re.findall(r"(?m)^(\S.*?):\d+: ", result)
-    if not name.endswith("_file") or is_error([name, arguments, result]):
+    if called["name"] == "search_text":
+        return re.findall(r"(?m)^(\S.*?):\d+: ", called["result"])
+    if not called["name"].endswith("_file") or called["failed"]:
         return []
-    return [posixpath.normpath(json.loads(arguments)["path"].replace("\\", "/"))]
+    return [Path(json.loads(called["arguments"])["path"]).as_posix()]
 
 
 def graded(question: dict, record: dict) -> dict:
@@ -251,9 +249,11 @@ def run_command(options: argparse.Namespace) -> int:
     done = {r["question_id"] for r in there if r["failure_label"] not in AGAIN}
     chosen = [q for q in read_lines(options.questions)[part - 1 :: parts] if q["id"] not in done]
     say(f"{path}: {len(chosen)} questions to ask, {len(done)} answers are there")
-    options.run = common["run_id"]  # what is summed up at the end
     answers = ask_all(chosen, job, options.jobs, options.seconds)
-    return write_down(path, answers, len(chosen), common)
+    code = write_down(path, answers, len(chosen), common)
+    if chosen or there:  # there may be more shards than questions
+        print(summary(records_of(common["run_id"])))
+    return code
 
 
 def write_down(path: Path, answers: Iterator[tuple], total: int, common: dict) -> int:
@@ -301,6 +301,7 @@ def grade_command(options: argparse.Namespace) -> int:
             elif "by hand" not in record["grading_notes"]:
                 records[place] = graded(question, record)
             save(file, records)
+    print(summary(records_of(options.run)))
     return 0
 
 
@@ -332,7 +333,7 @@ def kind_of(record: dict) -> str:
 def about(records: list[dict]) -> str:
     """What was measured, when, and on which state of the repository."""
     days = sorted({record["timestamp"][:10] for record in records})
-    states = sorted({record["repo_sha"][:7] for record in records})
+    states = sorted({re.sub(r"\b(\w{7})\w*", r"\1", record["repo_sha"]) for record in records})
     return f"{kind_of(records[0])}, {' '.join(days)}, repository {' '.join(states)}"
 
 
@@ -414,6 +415,13 @@ def fail(text: str) -> NoReturn:
     sys.exit(2)
 
 
+def positive(text: str) -> float:
+    """A number above 0."""
+    if not float(text) > 0:
+        raise ValueError
+    return float(text)
+
+
 def shard(text: str) -> tuple[int, int]:
     """Of 2/8: 2 and 8."""
     part, parts = map(int, text.split("/"))
@@ -422,7 +430,7 @@ def shard(text: str) -> tuple[int, int]:
     return part, parts
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
+def parse(argv: list[str]) -> argparse.Namespace:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -430,10 +438,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--name", help="of the run (the model's, with -no-tools)")
     add("--no-tools", action="store_true", help="the baseline: the model alone")
     add("--shell", action="store_true", help="offer run_shell too: its commands run unasked")
-    add("--jobs", type=int, default=1, metavar="N", help="questions at a time (1)")
+    add("--jobs", type=positive, default=1, metavar="N", help="questions at a time (1)")
     add("--shard", type=shard, default=(1, 1), metavar="I/N", help="only the I-th of N parts")
-    add("--max-steps", type=int, default=12, metavar="N", help="model calls a question (12)")
-    add("--seconds", type=float, default=900, metavar="N", help="time a question (900)")
+    add("--max-steps", type=positive, default=12, metavar="N", help="model calls a question (12)")
+    add("--seconds", type=positive, default=900, metavar="N", help="time a question (900)")
     for name in ("--backend", "--model", "--base-url"):
         add(name, help="as in harness.py")
     add("--questions", type=Path, default=QUESTIONS, metavar="FILE", help="other questions")
@@ -446,11 +454,20 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--notes", default="", help="what a reader should know")
     add("--questions", type=Path, default=QUESTIONS, metavar="FILE", help="other questions")
     commands.add_parser("summary", help="a table by category").add_argument("run", metavar="RUN")
-    commands.add_parser("compare", help="two runs side by side").add_argument("runs", nargs=2)
+    compare = commands.add_parser("compare", help="two runs side by side")
+    compare.add_argument("runs", nargs=2, metavar="RUN")
     options = parser.parse_args(argv)
     if options.command == "grade" and options.set and not options.question:
         parser.error("--set needs --question")
     return options
+
+
+COMMANDS: dict[str, Callable[[Any], Any]] = {
+    "run": run_command,
+    "grade": grade_command,
+    "summary": lambda options: print(summary(records_of(options.run))),
+    "compare": lambda options: print(comparison(*map(records_of, options.runs))),
+}
 
 
 def main() -> int:
@@ -461,20 +478,14 @@ def main() -> int:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # end the children, as on Ctrl-C
-    options, code = parse(None), 0
+    options = parse(sys.argv[1:])
     try:
-        if options.command == "compare":
-            print(comparison(*map(records_of, options.runs)))
-            return 0
-        if options.command != "summary":
-            code = {"run": run_command, "grade": grade_command}[options.command](options)
-        print(summary(records_of(options.run)))
-    except BackendError as error:
+        return COMMANDS[options.command](options) or 0
+    except (BackendError, OSError) as error:
         say(f"error: {error}")
-        return 2 if error.kind == "settings" else 1
+        return 1 if getattr(error, "kind", "settings") != "settings" else 2
     except (KeyboardInterrupt, EOFError):
         return 130
-    return code
 
 
 if __name__ == "__main__":

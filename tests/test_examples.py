@@ -17,7 +17,7 @@ import benchmark  # noqa: E402
 
 SHOP, BENCHMARK = "examples/shopbot.py", "examples/benchmark.py"
 QUESTIONS = benchmark.read_lines(benchmark.QUESTIONS)
-FIELDS = set(
+FIELDS = (
     "run_id question_id question category answer model provider evidence_files tools_called "
     "retrieval_method grade failure_label grading_notes repo_sha timestamp harness_version".split()
 )
@@ -137,7 +137,7 @@ def test_a_run_records_each_question_and_shows_the_time_left_and_a_table(bench, 
         out, err = process.communicate(timeout=30)
         assert process.returncode == 0
     found, changed = benchmark.read_lines(workspace / "runs/one.jsonl")
-    assert set(found) == set(changed) == FIELDS
+    assert list(found) == list(changed) == FIELDS
     assert (found["grade"], found["retrieval_method"], found["evidence_files"]) == (
         "pass",
         "search",
@@ -218,9 +218,24 @@ COMMON = {
     "harness_version": "1",
     "grading_notes": "",
 }
-RIGHT_FILE = ["read_file", '{"path": "./tools.py"}', "text"]
-OTHER_FILE = ["search_text", '{"query": "x"}', "README.md:3: x\n(1 matches in 1 files)"]
-FAILED = ["read_file", '{"path": "x"}', "error: there is no x"]
+RIGHT_FILE = {
+    "name": "read_file",
+    "arguments": '{"path": "./tools.py"}',
+    "result": "text",
+    "failed": False,
+}
+OTHER_FILE = {
+    "name": "search_text",
+    "arguments": '{"query": "x"}',
+    "result": "README.md:3: x\n(1 matches in 1 files)",
+    "failed": False,
+}
+FAILED = {
+    "name": "read_file",
+    "arguments": '{"path": "x"}',
+    "result": "error: there is no x",
+    "failed": True,
+}
 
 
 @pytest.mark.parametrize(
@@ -242,7 +257,7 @@ FAILED = ["read_file", '{"path": "x"}', "error: there is no x"]
 def test_a_failure_is_labelled_by_the_first_rule_that_fits(outcome, label):
     record = benchmark.record_of(a_question(1), outcome, COMMON)
     assert (record["grade"], record["failure_label"]) == ("fail" if label else "pass", label)
-    assert set(record) == FIELDS
+    assert list(record) == FIELDS
 
 
 @pytest.fixture
