@@ -34,7 +34,7 @@ import textwrap
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NoReturn
@@ -61,9 +61,10 @@ def ask_here() -> None:
 
     def watch(event: str, data: Any) -> None:
         if event == "call":
-            calls.append({"name": data.function.name, "arguments": data.function.arguments})
+            called = {"name": data.function.name, "arguments": data.function.arguments}
+            calls.append(called | {"result": "", "failed": True})  # until it comes to its end
         elif event == "result":
-            calls[-1] |= {"failed": data.startswith(("error: ", "denied: ")), "result": data}
+            calls[-1] |= {"result": data, "failed": data.startswith(("error: ", "denied: "))}
 
     registry = {name: REGISTRY[name] for name in job["tools"]}
     settings = {"system": job["system"], "max_steps": job["max_steps"], "watch": watch}
@@ -85,10 +86,8 @@ class Child:
     def __init__(self, question: dict, job: dict, seconds: float) -> None:
         self.question, self.deadline = question, time.monotonic() + seconds
         self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        self.workspace, self.output = (
-            Path(self.folder.name, "project"),
-            Path(self.folder.name, "out"),
-        )
+        self.workspace = Path(self.folder.name, "project")
+        self.output = Path(self.folder.name, "output")
         shutil.copytree(ROOT, self.workspace, ignore=not_copied)
         command = [sys.executable, os.path.abspath(__file__), "ask-here"]
         with self.output.open("wb") as out:
@@ -108,9 +107,8 @@ class Child:
         told |= {"finish_reason": "time limit"} if late else {}
         file = self.workspace / self.question.get("check_file", ".")
         text = file.read_text("utf-8", "replace") if file.is_file() else ""
-        return told | {
-            "changed": re.search(self.question.get("check_pattern", ""), text) is not None
-        }
+        pattern = self.question.get("check_pattern", "")
+        return told | {"changed": re.search(pattern, text) is not None}
 
     def end(self) -> None:
         """End the process: politely, so that it ends its commands, then for certain."""
@@ -121,7 +119,9 @@ class Child:
         self.process.communicate()
 
 
-def ask_all(questions: list[dict], job: dict, jobs: int, seconds: float) -> Iterator[tuple]:
+def ask_all(
+    questions: list[dict], job: dict, jobs: int, seconds: float
+) -> Generator[tuple, None, None]:
     """Each question with what became of it, as they end; so many jobs at a time."""
     waiting, running = list(questions), list[Child]()
     try:
@@ -187,10 +187,8 @@ def opened(called: dict) -> list[str]:
 
 def graded(question: dict, record: dict) -> dict:
     """The record with its grade by the pattern, and its label by the rules."""
-    right = (
-        re.search(question["pattern"], record["answer"])
-        and UNCHANGED not in record["grading_notes"]
-    )
+    right = re.search(question["pattern"], record["answer"]) is not None
+    right = right and UNCHANGED not in record["grading_notes"]
     label = "" if right else next(label for label, rule in RULES if rule(question, record))
     return record | {"grade": "pass" if right else "fail", "failure_label": label}
 
@@ -205,10 +203,12 @@ def read_lines(path: Path) -> list[dict]:
 
 
 def save(path: Path, records: list[dict]) -> None:
-    """Replace a file of records in one step."""
-    new = path.with_suffix(".tmp")
-    new.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
-    new.replace(path)
+    """Replace a file of records in one step, where it changes."""
+    text = "".join(json.dumps(record) + "\n" for record in records)
+    if not path.exists() or path.read_text("utf-8", "replace") != text:
+        new = path.with_suffix(".tmp")
+        new.write_text(text, "utf-8")
+        new.replace(path)
 
 
 def files_of(run_id: str) -> list[Path]:
@@ -222,9 +222,8 @@ def records_of(run_id: str) -> list[dict]:
     """The records of a run, one for each question: an answer before none, the newest."""
     records = [record for file in files_of(run_id) for record in read_lines(file)]
     records.sort(key=lambda record: record["failure_label"] not in AGAIN)
-    return list({r["question_id"]: r for r in records}.values()) or fail(
-        f"no run {run_id} in runs/"
-    )
+    by_id = {record["question_id"]: record for record in records}
+    return list(by_id.values()) or fail(f"there is no run {run_id} in the folder runs")
 
 
 def run_command(options: argparse.Namespace) -> int:
@@ -242,7 +241,7 @@ def run_command(options: argparse.Namespace) -> int:
     path = Path("runs", f"{common['run_id']}{f'.{part}of{parts}' * (parts > 1)}.jsonl")
     path.parent.mkdir(exist_ok=True)
     path.touch()
-    save(path, [r for r in read_lines(path) if r["failure_label"] not in AGAIN])
+    save(path, [record for record in read_lines(path) if record["failure_label"] not in AGAIN])
     there = [r for file in files_of(common["run_id"]) for r in read_lines(file)]
     if other := {kind_of(record) for record in there} - {kind_of(common)}:
         fail(f"{path} holds answers of {other.pop()}: give this run another --name")
@@ -256,10 +255,10 @@ def run_command(options: argparse.Namespace) -> int:
     return code
 
 
-def write_down(path: Path, answers: Iterator[tuple], total: int, common: dict) -> int:
+def write_down(path: Path, answers: Generator[tuple, None, None], total: int, common: dict) -> int:
     """Write answers down as they come; the exit code. Ends after three in a row without one."""
     started, failed = time.monotonic(), [False]
-    with path.open("a", encoding="utf-8") as file, contextlib.closing(answers):  # type: ignore[type-var]
+    with path.open("a", encoding="utf-8") as file, contextlib.closing(answers):
         for number, (question, told) in enumerate(answers, 1):
             record = record_of(question, told, common)
             print(json.dumps(record), file=file, flush=True)

@@ -11,11 +11,11 @@ from backend import BackendError, visible
 from harness import ENDINGS, run
 from tools import REGISTRY, tool
 
-EXAMPLE = '<tool_call>\n{"name": "look_up_orders", "arguments": {"item": "yoga mat"}}\n</tool_call>'
+EXAMPLE = '{"name": "look_up_orders", "arguments": {"item": "yoga mat"}}'
 SYSTEM = f"""\
 You help the customer of a shop. You cannot see the orders, so call a tool: look_up_orders finds an
 order, then get_tracking_status tells where it is. Reply with one tool call and nothing else:
-{EXAMPLE}
+<tool_call>\n{EXAMPLE}\n</tool_call>
 If the result does not show the answer, call the next tool. If it does, reply in plain words."""
 ORDERS = """ada: order A-1017, yoga mat, ordered two months ago, by UPS, tracking number UP-20931
 ada: order A-1042, running shoes and socks, ordered last week, by DHL, tracking number DH-58213
@@ -33,7 +33,7 @@ def look_up_orders(item: Annotated[str, "What was bought."]) -> str:
 @tool
 def get_tracking_status(tracking_number: Annotated[str, "As in the order."]) -> str:
     """Tell where an order is, by the tracking number that look_up_orders gives."""
-    return PARCELS.get(tracking_number, f"unknown number. Find the order first, as in\n{EXAMPLE}")
+    return PARCELS.get(tracking_number, f"error: no such number. First call\n{EXAMPLE}")
 
 
 def watch(replies: list, event: str, data: Any) -> None:

@@ -336,4 +336,6 @@ def test_two_runs_are_compared_by_category_and_question_within_80_columns(
 def test_what_is_not_there_is_said_in_one_line(workspace, monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         main(monkeypatch, "summary", "none")
-    assert ended.value.code == 2 and capsys.readouterr().err.startswith("error: no run none")
+    assert ended.value.code == 2 and capsys.readouterr().err.startswith(
+        "error: there is no run none"
+    )
