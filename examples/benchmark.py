@@ -357,10 +357,9 @@ def share(group: list[bool]) -> float:
 
 
 def listed(title: str, names: list[str]) -> str:
-    """A title, how many there are, and their names."""
-    return textwrap.fill(
-        f"{title:<17}{len(names):>4}  {', '.join(names)}", 79, subsequent_indent=" " * 23
-    )
+    """A title, how many names there are, and the names."""
+    text, indent = f"{title:<17}{len(names):>4}  {', '.join(names)}", " " * 23
+    return textwrap.fill(text, 79, subsequent_indent=indent, break_on_hyphens=False)
 
 
 def summary(records: list[dict]) -> str:
@@ -370,6 +369,7 @@ def summary(records: list[dict]) -> str:
         row = f"{name:<21}{len(group):>5}{sum(group):>8}{share(group):>7.0%}"
         lines.append(f"{row}  {bar(share(group), 30)}")
     labels = Counter(record["failure_label"] for record in records if record["failure_label"])
+    lines += [""] if labels else []
     for label, _ in labels.most_common():
         lines.append(
             listed(label, [r["question_id"] for r in records if r["failure_label"] == label])
