@@ -94,6 +94,10 @@ class Endpoint:
         text = body.decode("utf-8", "replace")  # whatever charset it claims
         raise explain(text, self, str(response.status_code), response.headers)
 
+    def hide(self, text: str) -> str:
+        """The text without the key. What is shorter is none, and would garble it."""
+        return text.replace(self.key, "[key]") if len(self.key) > 7 else text
+
     def models(self, timeout: float = 20) -> list[str]:
         """The ids that GET /v1/models names. Raises BackendError."""
         try:
@@ -330,10 +334,8 @@ def explain(error: Any, at: Endpoint, status: str = "", headers: Any = None) -> 
     if match and kind == "parameter":
         at.refused.add(match[1].lower())
     hint = hint.format(**at.backend._asdict() | {"model": at.model})
-    line = " ".join((message or codes or "no reason given").split()).replace(at.key, "[key]")
-    return BackendError(
-        f"{at.url}: {status}: {line[:400]} ({hint})".removesuffix(" ()"), kind, wait
-    )
+    line = at.hide(" ".join((message or codes or "no reason given").split()))[:400]
+    return BackendError(f"{at.url}: {status}: {line} ({hint})".removesuffix(" ()"), kind, wait)
 
 
 def error_fields(body: str) -> tuple[str, str]:
@@ -462,7 +464,8 @@ def nudge_for(text: str, finish: str, names: list[str]) -> str:
         return f"(Your reply was empty. Answer in plain words, or call a tool, as in\n{call}\n)"
     if names and re.match(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b", text):
         return f"(There is no such tool. The tools are: {', '.join(names)}.)"
-    told = re.search(rf"(?i)\b(use|call|try|run) (the )?`?({'|'.join(names) or '(?!)'})\b", text)
+    known = "|".join(names) or "(?!)"
+    told = re.search(rf"(?i)\b(use|call|try|run) (the )?`?({known})\b|\A\W*({known})\W*{{", text)
     if told or finish == "tool_calls" or text.startswith("error: "):
         return "(That is no answer yet. Make the next call: reply with its JSON and nothing else.)"
     return ""
@@ -470,9 +473,9 @@ def nudge_for(text: str, finish: str, names: list[str]) -> str:
 
 # --- calls ---------------------------------------------------------------------------------------
 TAG = r"(?:tool_calls?|tools?|function_calls?|tool_code)"
-FENCE = r"```(?:(?:json|xml|te?xt|plain|tool|function)\w*)?(?!\w)"  # of a call, not of code
-OPENING = rf"(?:{FENCE}|<{TAG}>|\[TOOL_CALLS\])\s*"
-CODE = rf"^[ \t]*(?!{FENCE})```.*?(?:^[ \t]*```|\Z)"  # a block of it is passed over
+OPENING = rf"(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*"
+DATA = r"```(?:(?:json|xml|te?xt|plain|tool|function)\w*)?(?!\w)|```\w*\s*[{\[<]"
+CODE = rf"^[ \t]*(?!{DATA})```.*?(?:^[ \t]*```|\Z)"  # a block of it is passed over
 CALL_START = re.compile(rf"(?ms){CODE}|(?P<call>^[ \t,;]*(?:{OPENING}){{0,3}}(?=[{{\[<]))")
 CALL_END = re.compile(rf"[}}\]]*\s*(?:```(?!\w)|</{TAG}>|\Z|(?<=\n))\s*(?:```(?!\w)|</{TAG}>)?\s*")
 FUNCTION_TAG = re.compile(r"<function=([^>\s]+)>(.*?)(?:</function>|\Z)", re.S)

@@ -243,7 +243,8 @@ class Trace:
     the first `from`, which earlier lines tell: a trace grows with the run, not with its square."""
 
     def __init__(self, path: Path, watch: Watch) -> None:
-        self.path, self.notify, self.key, self.file = path, watch, "", 0
+        self.path, self.notify, self.file = path, watch, 0
+        self.hide: Callable[[str], str] = str  # leaves out the key
         self.session, self.torn = str(uuid.uuid4()), False
         self.messages: list[Message] = []  # the history, as the lines so far tell it
         self.turns: list[tuple[list, list]] = []  # of each run: its first messages, its replies
@@ -320,7 +321,7 @@ class Trace:
         line |= {"latency_ms": outputs and round((end - self.start).total_seconds() * 1000)}
         line |= {"error": error}
         text = "\n" * self.torn + json.dumps(line, default=vars, ensure_ascii=False) + "\n"
-        data = text.replace(self.key or "\0", "[key]").encode("utf-8", "backslashreplace")
+        data = self.hide(text).encode("utf-8", "backslashreplace")
         self.learn(run_type, inputs, outputs)
         self.start, self.torn = end, False
         try:
@@ -370,7 +371,7 @@ class Terminal:
         self.options = options
         self.lively = sys.stderr.isatty() and not options.quiet
         self.dim, self.plain = ("", "") if os.environ.get("NO_COLOR") else ("\x1b[2m", "\x1b[0m")
-        self.key = ""  # is never shown
+        self.hide: Callable[[str], str] = str  # leaves out the key
         self.always: set[str] = set()  # calls that need no further question
         self.shown, self.step, self.tokens = "", 0, 0  # shown: of the answer, on stdout
         self.answered = threading.Event()  # no reply is waited for
@@ -404,7 +405,7 @@ class Terminal:
     def watch(self, event: str, data: Any) -> None:
         """Show an event of the run."""
         if event in ("request", "chunk") and self.options.inspect:
-            text = json.dumps(data, ensure_ascii=False).replace(self.key or "\0", "[key]")
+            text = self.hide(json.dumps(data, ensure_ascii=False))
             middle = len(text) if self.options.verbose or len(text) < 2000 else 1000
             more = f" ... {text[-1000:]}" if middle < len(text) else ""
             self.line(f"{event}: {text[:middle]}{more}")
@@ -604,8 +605,7 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
             terminal.end(done := Result(trace.answer))
             return done
         endpoint = connect(options.backend, options.model, options.base_url)
-        if len(endpoint.key) > 7:  # a shorter one is none
-            trace.key = terminal.key = endpoint.key
+        trace.hide = terminal.hide = endpoint.hide
         if endpoint.url != endpoint.backend.url or not options.backend:
             terminal.line(f"{endpoint.model} at {endpoint.url}")
         model = functools.partial(chat, backend=endpoint, stream=options.stream)

@@ -36,13 +36,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from backend import BackendError, connect, visible  # noqa: E402
+from backend import BackendError, chat, connect, visible  # noqa: E402
 from harness import SYSTEM, __version__, run  # noqa: E402
 from tools import LEFT_OUT, REGISTRY, is_protected  # noqa: E402
 
@@ -68,7 +69,8 @@ def ask_here() -> None:
 
     registry = {name: REGISTRY[name] for name in job["tools"]}
     settings = {"system": job["system"], "max_steps": job["max_steps"], "watch": watch}
-    settings |= {"endpoint": connect(*job["endpoint"]), "approve": lambda *_: (True, "")}
+    settings |= {"model": partial(chat, backend=connect(*job["endpoint"]))}
+    settings |= {"approve": lambda *_: (True, "")}
     result = run(job["question"], registry=registry, **settings)
     told = {"answer": result.answer, "finish_reason": result.finish_reason, "error": result.error}
     print(json.dumps(told | {"calls": calls}))

@@ -53,7 +53,7 @@ TEXT_CALLS = [  # the text, the calls in it by their paths, the words that are l
     ('{"port": 80, "path": "a"}', [], None),
     ("[link](http://x) and {braces}", [], None),
     (f"```python\nimport json\n{READ_A}\n```", [], None),
-    (f"```bash\n{READ_A}\n```\n", [], None),
+    (f"```bash\n{READ_A}\n```\n", ["a"], ""),
     (f"```python\nread()\n```\n{READ_A}", ["a"], "```python\nread()\n```"),
     ("{{{{{{{{" * 50, [], None),
     ("[" * 100_000, [], None),
