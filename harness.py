@@ -581,8 +581,8 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
             raise BackendError(told, "settings") from error
     os.environ["AGENT_ALLOW"] = "\n".join(options.allow)
     if options.sandbox:
-        check_sandbox()
         os.environ["AGENT_SANDBOX"] = "1"
+    check_sandbox()
     agents = dispatch("read_file", {"path": "AGENTS.md"}) if Path("AGENTS.md").is_file() else ""
     if agents.startswith("error: "):  # it is read as the model would read it
         terminal.line(f"AGENTS.md is not used: {agents}")
