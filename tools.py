@@ -540,7 +540,3 @@ class Output(threading.Thread):
 if __name__ == "__main__":
     with contextlib.suppress(BrokenPipeError):  # as in `python tools.py | head`
         os.write(1, json.dumps(TOOLS, indent=2).encode() + b"\n")
-
-
-def check_sandbox() -> None:
-    pass
