@@ -109,8 +109,9 @@ def dispatch(
     """Run one call and return its result, a text that is never empty. Never raises, Ctrl-C aside:
     what goes wrong is "error: " and what to do next, what was not allowed is "denied: " and why."""
     try:
-        known = ", ".join(registry)
-        require(name in registry, f"there is no tool {name!r}. The tools are: {known}")
+        require(
+            name in registry, f"there is no tool {name!r}. The tools are: {', '.join(registry)}"
+        )
         called = registry[name]
         values = checked_arguments(called, arguments)
         asks = called.asks(**values) if callable(called.asks) else called.asks
@@ -184,6 +185,7 @@ PROTECTED = r"""(?xs) \.git | git~.* | \.env (?!\.example\Z).* | id_(rsa|dsa|ecd
     | \.(npmrc|pypirc|git-credentials|htpasswd|pgpass|ssh|gnupg|aws|harness)"""
 DEVICE = r"(?i)\A[\\/]{2}|:|(\A|[\\/])(con|nul|aux|prn|com\d|lpt\d) *([.\\/]|\Z)"  # of Windows
 GLOB = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
+READING = sum(getattr(os, f"O_{flag}", 0) for flag in ("NOFOLLOW", "NONBLOCK", "BINARY"))
 MOST_ENTRIES = 200_000  # names that one walk looks at, matches that one search finds
 
 
@@ -239,13 +241,10 @@ def is_unmoved(path: str | Path) -> bool:
 def text_lines(path: Path, errors: str = "replace") -> Iterator[str]:
     """The lines of the text file at a resolved path; what is over 100,000 characters counts as more
     than one. Raises OSError for a link, a pipe, a device, a folder and a binary file."""
-    flags = ("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
-    descriptor = os.open(path, sum(getattr(os, flag, 0) for flag in flags))
-    if not (os.path.isfile(descriptor) and is_unmoved(path)):
-        os.close(descriptor)
+    if not path.is_file():
         raise OSError(0, "not a regular file", path.name)
-    with open(descriptor, encoding="utf-8", errors=errors, newline="\n") as file:
-        if errors == "replace" and "\0" in file.read(4096):
+    with open(os.open(path, READING), encoding="utf-8", errors=errors, newline="\n") as file:
+        if not is_unmoved(path) or (errors == "replace" and "\0" in file.read(4096)):
             raise OSError(0, "a binary file, which cannot be shown", path.name)
         file.seek(0)
         while line := file.readline(100_000):
@@ -294,6 +293,7 @@ def glob_regex(pattern: str) -> re.Pattern:
 # --- reading -------------------------------------------------------------------------------------
 MOST_SECONDS = 60
 File = Annotated[str, "File."]
+Old = Annotated[str, "Text to replace, exactly as in the file."]
 Line = Annotated[int, "Leave out for the whole file."]
 
 
@@ -301,13 +301,11 @@ Line = Annotated[int, "Leave out for the whole file."]
 def time_limit() -> Iterator[None]:
     """End what runs inside after MOST_SECONDS: a pattern or a huge file can take for ever. There is
     no limit where the system has no alarm (Windows) and off the main thread."""
-
-    def stop(*_: Any) -> None:
-        raise ToolError(f"not done after {MOST_SECONDS} s, use a simpler query or fewer files")
-
     with contextlib.ExitStack() as after:
         if hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread():
-            after.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, stop))
+            late = f"not done after {MOST_SECONDS} s, use a simpler query or fewer files"
+            before = signal.signal(signal.SIGALRM, lambda *_: require(False, late))
+            after.callback(signal.signal, signal.SIGALRM, before)
             after.callback(signal.setitimer, signal.ITIMER_REAL, 0)
             signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
         yield
@@ -418,10 +416,9 @@ def replace_file(path: Path, text: str) -> None:
     require(not there or path.is_file(), f"not a regular file: {path.name}")
     require(not there or os.access(path, os.W_OK), f"{path.name} is read-only")
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{os.getpid()}.tmp")
-    file = open(new, "xb")  # not where something is, a link neither
+    new = path.with_name(f".{os.urandom(8).hex()}.tmp")
     try:
-        with file:
+        with open(new, "xb") as file:  # not where something is, a link neither
             require(is_unmoved(path), f"{path.name} was moved meanwhile")
             file.write(text.encode())
         if there:
@@ -461,11 +458,7 @@ def edited(path: str, old: str, new: str) -> tuple[Path, str, str]:
 
 
 @tool(asks=True, preview=lambda path, old, new: difference(path, *edited(path, old, new)[1:]))
-def edit_file(
-    path: File,
-    old: Annotated[str, "Text to replace, exactly as in the file."],
-    new: Annotated[str, "New text."],
-) -> str:
+def edit_file(path: File, old: Old, new: Annotated[str, "New text."]) -> str:
     """Change one piece of text in a file."""
     resolved, before, after = edited(path, old, new)
     shown = difference(path, before, after)
@@ -487,11 +480,12 @@ PASSED_ON = """PATH HOME LANG LANGUAGE TERM TMPDIR TZ USER LOGNAME SHELL VIRTUAL
     PATHEXT SYSTEMROOT WINDIR COMSPEC USERPROFILE APPDATA LOCALAPPDATA PROGRAMDATA
     PROGRAMFILES""".split()
 NO_PAGER = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
-HIDDEN = "/home /root /run /tmp /var/tmp /mnt /media".split()  # from a command in the sandbox
-NEEDED = ".pyenv .nvm .asdf .rustup .local/bin .local/lib .local/share/uv".split()  # of the home
-BWRAP = """--die-with-parent --new-session --unshare-all --cap-drop ALL --ro-bind / / --dev /dev
-    --proc /proc --ro-bind /proc/sys /proc/sys --ro-bind-try /proc/sysrq-trigger /proc/sysrq-trigger
-    --setenv TMPDIR /tmp""".split()
+SYSTEM = "/usr /bin /sbin /lib /lib32 /lib64 /etc /opt /nix /gnu /snap /home/linuxbrew".split()
+TOOLCHAINS = (
+    ".pyenv .nvm .asdf .rustup .local/bin .local/lib .local/share/uv".split()
+)  # in the home
+BWRAP = """--die-with-parent --new-session --unshare-all --cap-drop ALL --dev /dev --proc /proc
+    --ro-bind /proc/sys /proc/sys --tmpfs /tmp --setenv TMPDIR /tmp""".split()
 PIPES: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
 
 
@@ -516,35 +510,33 @@ def allowed_argv(command: str) -> list[str] | None:
 
 
 def sandbox() -> list[str]:
-    """The beginning of a command line that puts the rest into bubblewrap; [] unless AGENT_SANDBOX is
-    set. No network, nothing of the processes outside, the system read-only, the workspace writable
-    but for `.git`. Out of sight are its secrets, the home folder, sockets, temporary files; what
-    programs need of these (NEEDED, PATH, Python's environments) comes back read-only. What stays
-    readable is the rest of the system, as far as the user may read it."""
+    """The beginning of a command line that runs the rest in bubblewrap; [] without AGENT_SANDBOX.
+    There is no network, no process of the outside, and of the files only these: the workspace,
+    writable but for `.git` and without its secrets; read-only, the system and what programs need
+    in PATH, TOOLCHAINS and Python's environments. The home folder and /tmp are empty."""
     if os.environ.get("AGENT_SANDBOX", "") in ("", "0"):
         return []
-    require(sys.platform == "linux", "the sandbox exists on Linux only, so nothing was run")
     bwrap, root, home = program("bwrap"), Path().resolve(), Path.home().resolve()
-    require(bwrap, "the sandbox needs bubblewrap (apt install bubblewrap), so nothing was run")
-    require(not home.is_relative_to(root), "the sandbox needs a workspace below the home folder")
-    hidden = sorted({Path(each).resolve() for each in [*HIDDEN, home] if os.path.isdir(each)})
-    shown = [*os.get_exec_path(), os.environ.get("VIRTUAL_ENV", ""), sys.prefix, sys.base_prefix]
-    shown += [str(home / each) for each in NEEDED]
-    argv = [str(bwrap), *BWRAP, *(word for each in hidden for word in ("--tmpfs", str(each)))]
-    for each in map(Path, shown):
-        below = any(place in each.parents for place in hidden)
-        if below and not any(place.is_relative_to(each) for place in hidden):
-            argv += ["--ro-bind-try", str(each), str(each)]
+    there = bwrap and sys.platform == "linux"
+    require(there, "not run: the sandbox needs Linux and bubblewrap (apt install bubblewrap)")
+    require(not home.is_relative_to(root), "not run: no sandbox can be around the home folder")
+    require(not os.path.islink(".git"), "not run: the sandbox cannot keep a `.git` that is a link")
+    argv = [str(bwrap), *BWRAP, "--tmpfs", str(home)]
+    python = [os.environ.get("VIRTUAL_ENV", ""), sys.prefix, sys.base_prefix]
+    toolchains = [os.path.join(home, each) for each in TOOLCHAINS]
+    for each in [*SYSTEM, *os.get_exec_path(), *python, *toolchains]:
+        if os.path.isabs(each) and not home.is_relative_to(os.path.realpath(each)):
+            argv += ["--ro-bind-try", each, each]
     argv += ["--bind", str(root), str(root), "--chdir", str(root)]
     secrets = {root / ".git", Path(__file__).resolve().with_name(".env")}
-    for each in sorted(secrets.union(root / name for name in walk(secrets=True))):
-        if each.name == ".git" and each.exists():
-            argv += ["--ro-bind", str(each), str(each)]
-        elif each.name == ".git" or each.is_dir():
-            argv += ["--tmpfs", str(each), "--remount-ro", str(each)]
-        elif each.exists():
-            argv += ["--ro-bind", "/dev/null", str(each)]
-    return argv
+    for secret in sorted(secrets.union(root / name for name in walk(secrets=True))):
+        if secret.name == ".git" and secret.exists():
+            argv += ["--ro-bind", str(secret), str(secret)]
+        elif secret.name == ".git" or secret.is_dir():
+            argv += ["--tmpfs", str(secret), "--remount-ro", str(secret)]
+        elif secret.exists():
+            argv += ["--ro-bind", "/dev/null", str(secret)]
+    return [*argv, "--remount-ro", "/"]
 
 
 def check_sandbox() -> None:
@@ -599,25 +591,23 @@ class Output(threading.Thread):
 
     def __init__(self, pipe: Any, half: int) -> None:
         super().__init__(daemon=True)
-        self.pipe, self.half, self.kept, self.total, self.wanted = pipe, half, bytearray(), 0, True
+        self.pipe, self.half, self.kept, self.left, self.wanted = pipe, half, bytearray(), 0, True
         self.start()
 
     def run(self) -> None:
         with self.pipe:
             while self.wanted and (block := os.read(self.pipe.fileno(), 65_536)):
                 self.kept += block
-                self.total += len(block)
+                self.left += max(0, len(self.kept) - 2 * self.half)
                 del self.kept[self.half : -self.half]
 
     def text(self) -> str:
         """What is kept, with a count of what is left out in the middle."""
         self.join(2)  # a grandchild in its own session may keep the pipe: that is not waited for
         self.wanted = False
-        head, tail = bytes(self.kept[: self.half]), bytes(self.kept[self.half :])
-        left = self.total - len(head + tail)
-        note = f"\n[... {left} bytes left out: send them to a file ...]\n" if left else ""
-        text = (head + note.encode() + tail).decode("utf-8", "replace")
-        return text.rstrip() or "(no output)"
+        note = f"\n[... {self.left} bytes left out: send them to a file ...]\n" * bool(self.left)
+        text = self.kept[: self.half] + note.encode() + self.kept[self.half :]
+        return text.decode("utf-8", "replace").rstrip() or "(no output)"
 
 
 if __name__ == "__main__":
