@@ -109,9 +109,8 @@ def dispatch(
     """Run one call and return its result, a text that is never empty. Never raises, Ctrl-C aside:
     what goes wrong is "error: " and what to do next, what was not allowed is "denied: " and why."""
     try:
-        require(
-            name in registry, f"there is no tool {name!r}. The tools are: {', '.join(registry)}"
-        )
+        unknown = f"there is no tool {name!r}. The tools are: {', '.join(registry)}"
+        require(name in registry, unknown)
         called = registry[name]
         values = checked_arguments(called, arguments)
         asks = called.asks(**values) if callable(called.asks) else called.asks
@@ -186,6 +185,7 @@ PROTECTED = r"""(?xs) \.git | git~.* | \.env (?!\.example\Z).* | id_(rsa|dsa|ecd
 DEVICE = r"(?i)\A[\\/]{2}|:|(\A|[\\/])(con|nul|aux|prn|com\d|lpt\d) *([.\\/]|\Z)"  # of Windows
 GLOB = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
 READING = sum(getattr(os, f"O_{flag}", 0) for flag in ("NOFOLLOW", "NONBLOCK", "BINARY"))
+MOST_DEPTH = 60  # folders in one another: to follow thousands takes minutes
 MOST_ENTRIES = 200_000  # names that one walk looks at, matches that one search finds
 
 
@@ -200,8 +200,8 @@ def is_protected(name: str) -> bool:
 def inside(path: str) -> Path:
     """The resolved path of something in the workspace (the working directory), there or not yet.
     Raises ToolError for what lies outside (through `..`, an absolute path or a link) and for
-    protected names. What uses the path asks `is_unmoved` once more. What stays open: a hard link,
-    and a folder that is swapped for a link and back again just then."""
+    protected names. What opens the path asks `is_unmoved` once more. What stays open: a hard link,
+    and but on Linux a folder that is swapped for a link and back just then."""
     a_file = "\0" not in path and not (os.name == "nt" and re.search(DEVICE, path))
     require(a_file, f"{path!r} is no path of a file")
     root = Path().resolve()
@@ -233,18 +233,23 @@ def existing(path: str) -> Path:
     raise ToolError(f"there is no {path} in the workspace. {hint}")
 
 
-def is_unmoved(path: str | Path) -> bool:
-    """Whether a resolved path still leads where it did, not through a link that came since."""
-    return os.path.realpath(path) == str(path)
+def is_unmoved(path: Path, descriptor: int = -1) -> bool:
+    """Whether a resolved path, or the file opened there, is not behind a link that came since."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}") == str(path)
+    except OSError:  # not on Linux, or not opened
+        return os.path.realpath(path) == str(path)
 
 
 def text_lines(path: Path, errors: str = "replace") -> Iterator[str]:
     """The lines of the text file at a resolved path; what is over 100,000 characters counts as more
     than one. Raises OSError for a link, a pipe, a device, a folder and a binary file."""
-    if not path.is_file():
+    descriptor = os.open(path, READING)
+    if not (os.path.isfile(descriptor) and is_unmoved(path, descriptor)):
+        os.close(descriptor)
         raise OSError(0, "not a regular file", path.name)
-    with open(os.open(path, READING), encoding="utf-8", errors=errors, newline="\n") as file:
-        if not is_unmoved(path) or (errors == "replace" and "\0" in file.read(4096)):
+    with open(descriptor, encoding="utf-8", errors=errors, newline="\n") as file:
+        if errors == "replace" and "\0" in file.read(4096):
             raise OSError(0, "a binary file, which cannot be shown", path.name)
         file.seek(0)
         while line := file.readline(100_000):
@@ -253,20 +258,22 @@ def text_lines(path: Path, errors: str = "replace") -> Iterator[str]:
 
 def walk(secrets: bool = False) -> Iterator[str]:
     """The files of the workspace, folder by folder in order, as relative paths with `/`: none that
-    is LEFT_OUT or protected, none behind a link or a junction, none after MOST_ENTRIES names.
+    is LEFT_OUT or protected, none behind a link or a junction, none beyond MOST_ENTRIES names.
     Instead of them the `secrets`, if these are asked for: protected files and folders, no links."""
-    seen, folders = 0, [""]
+    root, seen, folders = Path().resolve(), 0, [""]
     while folders:
         folder, below = folders.pop(), []
-        with contextlib.suppress(OSError), os.scandir(Path(folder).resolve()) as entries:
-            some = sorted(itertools.islice(entries, MOST_ENTRIES - seen), key=lambda e: e.name)
+        with contextlib.suppress(OSError), os.scandir(root / folder) as entries:
+            real = folder.count("/") < MOST_DEPTH and is_unmoved(root / folder)
+            most = MOST_ENTRIES - seen if real else 0
+            some = sorted(itertools.islice(entries, most), key=lambda e: e.name)
             seen += len(some)
             for entry in some:
                 secret = is_protected(entry.name)
                 if secret or entry.name in LEFT_OUT:
                     if secret and secrets and not entry.is_symlink():
                         yield folder + entry.name
-                elif entry.is_dir(follow_symlinks=False) and is_unmoved(entry.path):
+                elif entry.is_dir(follow_symlinks=False):
                     below.append(f"{folder}{entry.name}/")
                 elif not secrets:
                     yield folder + entry.name
@@ -419,7 +426,7 @@ def replace_file(path: Path, text: str) -> None:
     new = path.with_name(f".{os.urandom(8).hex()}.tmp")
     try:
         with open(new, "xb") as file:  # not where something is, a link neither
-            require(is_unmoved(path), f"{path.name} was moved meanwhile")
+            require(is_unmoved(new, file.fileno()), f"{path.name} was moved meanwhile")
             file.write(text.encode())
         if there:
             shutil.copymode(path, new)
