@@ -524,14 +524,13 @@ def sandbox() -> list[str]:
     if os.environ.get("AGENT_SANDBOX", "") in ("", "0"):
         return []
     bwrap, root, home = program("bwrap"), Path().resolve(), Path.home().resolve()
-    there = bwrap and sys.platform == "linux"
-    require(there, "not run: the sandbox needs Linux and bubblewrap (apt install bubblewrap)")
+    needs = "not run: the sandbox needs Linux and bubblewrap (apt install bubblewrap)"
+    require(bwrap and sys.platform == "linux", needs)
     require(not home.is_relative_to(root), "not run: no sandbox can be around the home folder")
     require(not os.path.islink(".git"), "not run: the sandbox cannot keep a `.git` that is a link")
     argv = [str(bwrap), *BWRAP, "--tmpfs", str(home)]
-    python = [os.environ.get("VIRTUAL_ENV", ""), sys.prefix, sys.base_prefix]
-    toolchains = [os.path.join(home, each) for each in TOOLCHAINS]
-    for each in [*SYSTEM, *os.get_exec_path(), *python, *toolchains]:
+    shown = [*SYSTEM, *os.get_exec_path(), os.environ.get("VIRTUAL_ENV", "")]
+    for each in [*shown, sys.prefix, sys.base_prefix, *(f"{home}/{name}" for name in TOOLCHAINS)]:
         if os.path.isabs(each) and not home.is_relative_to(os.path.realpath(each)):
             argv += ["--ro-bind-try", each, each]
     argv += ["--bind", str(root), str(root), "--chdir", str(root)]
@@ -561,9 +560,9 @@ def run_shell(
     """Run a shell command. It gets no input; what it starts ends with it."""
     usual = number("AGENT_SHELL_TIMEOUT")
     seconds = max(1, min(timeout or usual, max(600, usual)))
-    before, argv = sandbox(), allowed_argv(command)
-    if before:
-        argv = [*before, *(argv or ["/bin/sh", "-c", command])]
+    box, argv = sandbox(), allowed_argv(command)
+    if box:
+        argv = [*box, *(argv or ["/bin/sh", "-c", command])]
     # The rest of the environment may be keys; in a session of its own, a group is ended as one.
     passed = {k: v for k, v in os.environ.items() if k.upper() in PASSED_ON or k[:3] == "LC_"}
     options = PIPES | {"env": passed | NO_PAGER, "start_new_session": True}
@@ -575,7 +574,7 @@ def run_shell(
         end = f"timed out after {seconds} s and was ended: give it more time, or less to do"
     finally:  # also on Ctrl-C
         end_group(process)
-        if before:  # bubblewrap makes a folder where a `.git` is to be kept from being made
+        if box:  # bubblewrap makes an empty `.git`, so that the command cannot make one
             with contextlib.suppress(OSError):
                 os.rmdir(".git")
     return f"{output.text()}\n[{end}]"
