@@ -10,7 +10,7 @@ size, and answered with a text. `dispatch` asks nobody: it is handed a function 
     paths       what is inside the workspace, protected names, walking, opening
     reading     list_dir, list_files, read_file, search_text
     writing     edit_file, write_file
-    commands    run_shell
+    commands    run_shell, allowed commands, the sandbox
 """
 
 import contextlib
@@ -24,6 +24,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -87,9 +88,7 @@ def schema_of(hint: Any) -> dict:
     if kind is list:
         return {"type": "array", "items": schema_of(inner[0])}
     if hint not in TYPES:
-        raise TypeError(
-            f"a parameter cannot be {hint}: take str, int, float, bool, list or Literal"
-        )
+        raise TypeError(f"a parameter is str, int, float, bool, list or Literal, not {hint}")
     return {"type": TYPES[hint]}
 
 
@@ -110,8 +109,8 @@ def dispatch(
     """Run one call and return its result, a text that is never empty. Never raises, Ctrl-C aside:
     what goes wrong is "error: " and what to do next, what was not allowed is "denied: " and why."""
     try:
-        known = ", ".join(registry)
-        require(name in registry, f"there is no tool {name!r}. The tools are: {known}")
+        unknown = f"there is no tool {name!r}. The tools are: {', '.join(registry)}"
+        require(name in registry, unknown)
         called = registry[name]
         values = checked_arguments(called, arguments)
         asks = called.asks(**values) if callable(called.asks) else called.asks
@@ -133,9 +132,8 @@ def checked_arguments(called: Tool, arguments: str | dict) -> dict:
     """The arguments as the function takes them, checked against the schema that the model got."""
     parameters = called.schema["function"]["parameters"]
     properties, required = parameters["properties"], parameters["required"]
-    # An example on a line of its own: small models follow that, not advice.
-    example = json.dumps({"name": called.name, "arguments": dict.fromkeys(required, "...")})
-    takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}. As in\n{example}"
+    example = as_in(called.name, dict.fromkeys(required, "..."))
+    takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}. {example}"
     try:
         given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
         json.dumps(given, allow_nan=False)  # NaN is JSON to Python only
@@ -167,6 +165,11 @@ def checked_value(name: str, value: Any, schema: dict) -> Any:
     return value
 
 
+def as_in(name: str, arguments: dict) -> str:
+    """An example call on a line of its own: small models follow that, not advice."""
+    return "As in\n" + json.dumps({"name": name, "arguments": arguments})
+
+
 def number(name: str) -> int:
     """A setting: a whole number above 0 from the environment, or its default."""
     text = os.environ.get(name, "").strip()
@@ -176,11 +179,13 @@ def number(name: str) -> int:
 # --- paths ---------------------------------------------------------------------------------------
 LEFT_OUT = """.git .hg .svn .venv venv node_modules __pycache__ .tox .nox .mypy_cache .pytest_cache
     .ruff_cache .harness .idea .cache""".split()
-PROTECTED = r"""(?xs) \.git | git~.* | \.env (\.(?!example\Z).*)? | id_(rsa|dsa|ecdsa|ed25519).*
+PROTECTED = r"""(?xs) \.git | git~.* | \.env (?!\.example\Z).* | id_(rsa|dsa|ecdsa|ed25519).*
     | .*\.(pem|key|p12|pfx|jks|keystore|kdbx) | [._]netrc
     | \.(npmrc|pypirc|git-credentials|htpasswd|pgpass|ssh|gnupg|aws|harness)"""
 DEVICE = r"(?i)\A[\\/]{2}|:|(\A|[\\/])(con|nul|aux|prn|com\d|lpt\d) *([.\\/]|\Z)"  # of Windows
 GLOB = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
+READING = sum(getattr(os, f"O_{flag}", 0) for flag in ("NOFOLLOW", "NONBLOCK", "BINARY"))
+MOST_DEPTH = 60  # folders in one another: to follow thousands takes minutes
 MOST_ENTRIES = 200_000  # names that one walk looks at, matches that one search finds
 
 
@@ -195,8 +200,8 @@ def is_protected(name: str) -> bool:
 def inside(path: str) -> Path:
     """The resolved path of something in the workspace (the working directory), there or not yet.
     Raises ToolError for what lies outside (through `..`, an absolute path or a link) and for
-    protected names. What stays open: a hard link, and a parent folder that is swapped for a link
-    between this check and the use of the path. Both take a command run in the workspace."""
+    protected names. What opens the path asks `is_unmoved` once more. What stays open: a hard link,
+    and but on Linux a folder that is swapped for a link and back just then."""
     a_file = "\0" not in path and not (os.name == "nt" and re.search(DEVICE, path))
     require(a_file, f"{path!r} is no path of a file")
     root = Path().resolve()
@@ -223,17 +228,24 @@ def existing(path: str) -> Path:
     close = [name] if name in known else difflib.get_close_matches(name, known, 3, 0.75)
     near = [file for each in close for file in names if names[file] == each][:3]
     listed = f"The files are: {', '.join([*names][:12])}"
-    example = json.dumps({"name": "read_file", "arguments": {"path": "".join(near[:1])}})
-    hint = f"Did you mean {' or '.join(near)}? As in\n{example}" if near else listed
+    example = as_in("read_file", {"path": "".join(near[:1])})
+    hint = f"Did you mean {' or '.join(near)}? {example}" if near else listed
     raise ToolError(f"there is no {path} in the workspace. {hint}")
+
+
+def is_unmoved(path: Path, descriptor: int = -1) -> bool:
+    """Whether a resolved path, or the file opened there, is not behind a link that came since."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}") == str(path)
+    except OSError:  # not on Linux, or not opened
+        return os.path.realpath(path) == str(path)
 
 
 def text_lines(path: Path, errors: str = "replace") -> Iterator[str]:
     """The lines of the text file at a resolved path; what is over 100,000 characters counts as more
     than one. Raises OSError for a link, a pipe, a device, a folder and a binary file."""
-    flags = ("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY")
-    descriptor = os.open(path, sum(getattr(os, flag, 0) for flag in flags))
-    if os.path.islink(path) or not os.path.isfile(descriptor):  # Windows has no O_NOFOLLOW
+    descriptor = os.open(path, READING)
+    if not (os.path.isfile(descriptor) and is_unmoved(path, descriptor)):
         os.close(descriptor)
         raise OSError(0, "not a regular file", path.name)
     with open(descriptor, encoding="utf-8", errors=errors, newline="\n") as file:
@@ -244,19 +256,26 @@ def text_lines(path: Path, errors: str = "replace") -> Iterator[str]:
             yield line
 
 
-def walk() -> Iterator[str]:
+def walk(secrets: bool = False) -> Iterator[str]:
     """The files of the workspace, folder by folder in order, as relative paths with `/`: none that
-    is LEFT_OUT or protected, none behind a link or a junction, none after MOST_ENTRIES names."""
-    seen, folders = 0, [""]
+    is LEFT_OUT or protected, none behind a link or a junction, none beyond MOST_ENTRIES names.
+    Instead of them the `secrets`, if these are asked for: protected files and folders, no links."""
+    root, seen, folders = Path().resolve(), 0, [""]
     while folders:
         folder, below = folders.pop(), []
-        with contextlib.suppress(OSError), os.scandir(Path(folder).resolve()) as entries:
-            some = sorted(itertools.islice(entries, MOST_ENTRIES - seen), key=lambda e: e.name)
+        with contextlib.suppress(OSError), os.scandir(root / folder) as entries:
+            real = folder.count("/") < MOST_DEPTH and is_unmoved(root / folder)
+            most = MOST_ENTRIES - seen if real else 0
+            some = sorted(itertools.islice(entries, most), key=lambda e: e.name)
             seen += len(some)
-            for entry in (e for e in some if e.name not in LEFT_OUT and not is_protected(e.name)):
-                if entry.is_dir(follow_symlinks=False) and os.path.realpath(entry) == entry.path:
+            for entry in some:
+                secret = is_protected(entry.name)
+                if secret or entry.name in LEFT_OUT:
+                    if secret and secrets and not entry.is_symlink():
+                        yield folder + entry.name
+                elif entry.is_dir(follow_symlinks=False):
                     below.append(f"{folder}{entry.name}/")
-                else:
+                elif not secrets:
                     yield folder + entry.name
         folders += reversed(below)
 
@@ -280,19 +299,20 @@ def glob_regex(pattern: str) -> re.Pattern:
 
 # --- reading -------------------------------------------------------------------------------------
 MOST_SECONDS = 60
+File = Annotated[str, "File."]
+Old = Annotated[str, "Text to replace, exactly as in the file."]
+Line = Annotated[int, "Leave out for the whole file."]
 
 
 @contextlib.contextmanager
 def time_limit() -> Iterator[None]:
     """End what runs inside after MOST_SECONDS: a pattern or a huge file can take for ever. There is
     no limit where the system has no alarm (Windows) and off the main thread."""
-
-    def stop(*_: Any) -> None:
-        raise ToolError(f"not done after {MOST_SECONDS} s, use a simpler query or fewer files")
-
     with contextlib.ExitStack() as after:
         if hasattr(signal, "SIGALRM") and threading.current_thread() is threading.main_thread():
-            after.callback(signal.signal, signal.SIGALRM, signal.signal(signal.SIGALRM, stop))
+            late = f"not done after {MOST_SECONDS} s, use a simpler query or fewer files"
+            before = signal.signal(signal.SIGALRM, lambda *_: require(False, late))
+            after.callback(signal.signal, signal.SIGALRM, before)
             after.callback(signal.setitimer, signal.ITIMER_REAL, 0)
             signal.setitimer(signal.ITIMER_REAL, MOST_SECONDS)
         yield
@@ -333,24 +353,20 @@ def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "
 
 @tool
 @time_limit()
-def read_file(
-    path: Annotated[str, "File."],
-    start_line: Annotated[int, "Leave out for the whole file."] = 1,
-    end_line: Annotated[int | None, "Leave out for the whole file."] = None,
-) -> str:
+def read_file(path: File, start_line: Line = 1, end_line: Line | None = None) -> str:
     """Read a text file."""
-    resolved, text, room = existing(path), "", number("AGENT_MAX_CHARS")
+    resolved, text, line, room = existing(path), "", 0, number("AGENT_MAX_CHARS")
     require(not resolved.is_dir(), f"{path} is a folder: use list_dir")
-    numbered = itertools.islice(enumerate(text_lines(resolved), 1), max(0, start_line - 1), None)
-    for line, piece in numbered:
+    for line, piece in enumerate(text_lines(resolved), 1):
+        if line < start_line:
+            continue
         if text and (len(text) + len(piece) > room or line > (end_line or line)):
             return f"{text}[this is not all: go on with start_line={line}]"
         if len(piece) > room:
             return f"{piece[:room]}\n[line {line} goes on, but is longer than a result may be]"
         text += piece
     if not text:
-        lines = sum(1 for _ in text_lines(resolved))
-        return f"(no such lines: the file has {lines})" if lines else "(the file is empty)"
+        return f"(no such lines: the file has {line})" if line else "(the file is empty)"
     return text.removeprefix("\ufeff")
 
 
@@ -361,19 +377,10 @@ def search_text(
     glob_pattern: Annotated[str | None, "Only in these files, for example *.py"] = None,
 ) -> str:
     """Search the contents of all files. Gives file:line: text."""
-    pattern = re.compile(re.escape(query))
-    with contextlib.suppress(re.error, RecursionError, OverflowError):  # else it is plain text
-        pattern = re.compile(query, 0 if query != query.lower() else re.IGNORECASE)
     wanted, paths = glob_regex(glob_pattern or "*"), list(walk())
     searched = [path for path in paths if wanted.match(path)]
     note = "" if searched else f"no matches, as no file is {glob_pattern}; in the others: "
-    matches: list[tuple[str, str]] = []
-    for path in searched or paths:
-        with contextlib.suppress(OSError):  # no text
-            for line, text in enumerate(text_lines(Path(path)), 1):
-                if len(matches) < MOST_ENTRIES and (match := pattern.search(text.rstrip("\r\n"))):
-                    start = max(0, match.start() - 100) if len(text) > 300 else 0
-                    matches.append((path, f"{path}:{line}: {text[start : start + 300].strip()}"))
+    matches = list(itertools.islice(matches_in(searched or paths, query), MOST_ENTRIES))
     if matches:
         total = f"{note}{len(matches)} matches in {len(dict(matches))} files"
         return fit_lines([line for _, line in matches], total)
@@ -381,6 +388,19 @@ def search_text(
         begins = read_file(searched[0], 1, 40)
         return f"no matches for {query} in {searched[0]}, which holds:\n{begins}"
     return f"{note}no matches for {query}. Use fewer words."
+
+
+def matches_in(paths: list[str], query: str) -> Iterator[tuple[str, str]]:
+    """The path of each line that matches, and what is shown of it."""
+    root, pattern = Path().resolve(), re.compile(re.escape(query))
+    with contextlib.suppress(re.error, RecursionError, OverflowError):  # else it is plain text
+        pattern = re.compile(query, 0 if query != query.lower() else re.IGNORECASE)
+    for path in paths:
+        with contextlib.suppress(OSError):  # no text
+            for line, text in enumerate(text_lines(root / path), 1):
+                if match := pattern.search(text.rstrip("\r\n")):
+                    start = max(0, match.start() - 100) if len(text) > 300 else 0
+                    yield path, f"{path}:{line}: {text[start : start + 300].strip()}"
 
 
 # --- writing -------------------------------------------------------------------------------------
@@ -403,9 +423,10 @@ def replace_file(path: Path, text: str) -> None:
     require(not there or path.is_file(), f"not a regular file: {path.name}")
     require(not there or os.access(path, os.W_OK), f"{path.name} is read-only")
     path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{os.getpid()}.tmp")
+    new = path.with_name(f".{os.urandom(8).hex()}.tmp")
     try:
         with open(new, "xb") as file:  # not where something is, a link neither
+            require(is_unmoved(new, file.fileno()), f"{path.name} was moved meanwhile")
             file.write(text.encode())
         if there:
             shutil.copymode(path, new)
@@ -414,6 +435,7 @@ def replace_file(path: Path, text: str) -> None:
         new.unlink(missing_ok=True)
 
 
+@time_limit()
 def difference(path: str, before: str, after: str) -> str:
     """What changes, as a unified diff."""
     path, old, new = repr(path)[1:-1], before.split("\n"), after.split("\n")
@@ -425,9 +447,11 @@ def difference(path: str, before: str, after: str) -> str:
     return "\n".join(lines) or f"(no change in {path})"
 
 
-def edited(path: str, old: str, new: str) -> tuple[str, str]:
-    """The text of a file before and after an edit. Its line endings are kept."""
-    text = old_text(existing(path))
+@time_limit()
+def edited(path: str, old: str, new: str) -> tuple[Path, str, str]:
+    """A file, and its text before and after an edit. Its line endings are kept."""
+    resolved = existing(path)
+    text = old_text(resolved)
     if "\r\n" in text and old not in text:
         old, new = (re.sub(r"\r?\n", "\r\n", each) for each in (old, new))
     require(old not in ("", new), "`old` is empty or the same as `new`: nothing to change")
@@ -437,23 +461,20 @@ def edited(path: str, old: str, new: str) -> tuple[str, str]:
         near = difflib.get_close_matches(old.split("\n")[0], text.split("\n")[:5000], 1, 0.6)
         hint = f"The nearest line is {near[0]!r}" if near else "read_file shows what it holds"
         raise ToolError(f"`old` was not found in {path}. Copy it exactly. {hint}.")
-    return text, text.replace(old, new)
+    return resolved, text, text.replace(old, new)
 
 
-@tool(asks=True, preview=lambda path, old, new: difference(path, *edited(path, old, new)))
-def edit_file(
-    path: Annotated[str, "File."],
-    old: Annotated[str, "Text to replace, exactly as in the file."],
-    new: Annotated[str, "New text."],
-) -> str:
+@tool(asks=True, preview=lambda path, old, new: difference(path, *edited(path, old, new)[1:]))
+def edit_file(path: File, old: Old, new: Annotated[str, "New text."]) -> str:
     """Change one piece of text in a file."""
-    before, after = edited(path, old, new)
-    replace_file(existing(path), after)
-    return f"done, {path} is changed:\n{difference(path, before, after)}"
+    resolved, before, after = edited(path, old, new)
+    shown = difference(path, before, after)
+    replace_file(resolved, after)
+    return f"done, {path} is changed:\n{shown}"
 
 
 @tool(asks=True, preview=lambda path, content: difference(path, old_text(inside(path)), content))
-def write_file(path: Annotated[str, "File."], content: Annotated[str, "The whole text."]) -> str:
+def write_file(path: File, content: Annotated[str, "The whole text."]) -> str:
     """Create a file, or replace all of it."""
     resolved = inside(path)
     done = "replaced" if resolved.exists() else "created"
@@ -466,7 +487,21 @@ PASSED_ON = """PATH HOME LANG LANGUAGE TERM TMPDIR TZ USER LOGNAME SHELL VIRTUAL
     PATHEXT SYSTEMROOT WINDIR COMSPEC USERPROFILE APPDATA LOCALAPPDATA PROGRAMDATA
     PROGRAMFILES""".split()
 NO_PAGER = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
+SYSTEM = "/usr /bin /sbin /lib /lib32 /lib64 /etc /opt /nix /gnu /snap /home/linuxbrew".split()
+TOOLCHAINS = (
+    ".pyenv .nvm .asdf .rustup .local/bin .local/lib .local/share/uv".split()
+)  # in the home
+BWRAP = """--die-with-parent --new-session --unshare-all --cap-drop ALL --dev /dev --proc /proc
+    --ro-bind /proc/sys /proc/sys --tmpfs /tmp --setenv TMPDIR /tmp""".split()
 PIPES: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+
+
+def program(name: str) -> str | None:
+    """The absolute path of a program, if it lies outside the workspace, a link to it too."""
+    root, found = Path().resolve(), Path(shutil.which(name) or "")
+    places = (found.resolve(), found.parent.resolve())
+    mine = any(place.is_relative_to(root) for place in places)
+    return str(found) if found.is_absolute() and not mine else None
 
 
 def allowed_argv(command: str) -> list[str] | None:
@@ -475,12 +510,47 @@ def allowed_argv(command: str) -> list[str] | None:
     allowed = [line.strip() for line in os.environ.get("AGENT_ALLOW", "").split("\n")]
     if command in allowed and re.fullmatch(r"[\w@%+=:,./'\" -]+", command):
         with contextlib.suppress(ValueError):  # quotes that do not match
-            words = shlex.split(command)
-            root, program = Path().resolve(), Path(shutil.which(words[0]) or "")
-            places = (program.resolve(), program.parent.resolve())  # a link may lie inside
-            if program.is_absolute() and not any(p.is_relative_to(root) for p in places):
-                return [str(program), *words[1:]]
+            name, *words = shlex.split(command)
+            found = program(name)
+            return [found, *words] if found else None
     return None
+
+
+def sandbox() -> list[str]:
+    """The beginning of a command line that runs the rest in bubblewrap; [] without AGENT_SANDBOX.
+    There is no network, no process of the outside, and of the files only these: the workspace,
+    writable but for `.git` and without its secrets; read-only, the system and what programs need
+    in PATH, TOOLCHAINS and Python's environments. The home folder and /tmp are empty."""
+    if os.environ.get("AGENT_SANDBOX", "") in ("", "0"):
+        return []
+    bwrap, root, home = program("bwrap"), Path().resolve(), Path.home().resolve()
+    needs = "not run: the sandbox needs Linux and bubblewrap (apt install bubblewrap)"
+    require(bwrap and sys.platform == "linux", needs)
+    require(not home.is_relative_to(root), "not run: no sandbox can be around the home folder")
+    require(not os.path.islink(".git"), "not run: the sandbox cannot keep a `.git` that is a link")
+    argv = [str(bwrap), *BWRAP, "--tmpfs", str(home)]
+    shown = [*SYSTEM, *os.get_exec_path(), os.environ.get("VIRTUAL_ENV", "")]
+    for each in [*shown, sys.prefix, sys.base_prefix, *(f"{home}/{name}" for name in TOOLCHAINS)]:
+        if os.path.isabs(each) and not home.is_relative_to(os.path.realpath(each)):
+            argv += ["--ro-bind-try", each, each]
+    argv += ["--bind", str(root), str(root), "--chdir", str(root)]
+    secrets = {root / ".git", Path(__file__).resolve().with_name(".env")}
+    for secret in sorted(secrets.union(root / name for name in walk(secrets=True))):
+        if secret.name == ".git" and secret.exists():
+            argv += ["--ro-bind", str(secret), str(secret)]
+        elif secret.name == ".git" or secret.is_dir():
+            argv += ["--tmpfs", str(secret), "--remount-ro", str(secret)]
+        elif secret.exists():
+            argv += ["--ro-bind", "/dev/null", str(secret)]
+    return [*argv, "--remount-ro", "/"]
+
+
+def check_sandbox() -> None:
+    """A probe: raise ToolError where AGENT_SANDBOX is set and nothing can be run in a sandbox."""
+    if sandbox():
+        told = run_shell("true")
+        advice = "The system must let users make namespaces (user.max_user_namespaces, AppArmor)."
+        require(told.endswith("[exit code 0]"), f"the sandbox does not start: {told}\n{advice}")
 
 
 @tool(asks=lambda command, timeout=None: allowed_argv(command) is None)
@@ -490,51 +560,60 @@ def run_shell(
     """Run a shell command. It gets no input; what it starts ends with it."""
     usual = number("AGENT_SHELL_TIMEOUT")
     seconds = max(1, min(timeout or usual, max(600, usual)))
-    argv = allowed_argv(command)
+    box, argv = sandbox(), allowed_argv(command)
+    if box:
+        argv = [*box, *(argv or ["/bin/sh", "-c", command])]
     # The rest of the environment may be keys; in a session of its own, a group is ended as one.
     passed = {k: v for k, v in os.environ.items() if k.upper() in PASSED_ON or k[:3] == "LC_"}
     options = PIPES | {"env": passed | NO_PAGER, "start_new_session": True}
     process = subprocess.Popen(argv or command, shell=argv is None, **options)
     try:
-        output = Output(process.stdout, number("AGENT_MAX_CHARS"))
+        output = Output(process.stdout, number("AGENT_MAX_CHARS") // 2)
         end = f"exit code {process.wait(seconds)}"
     except subprocess.TimeoutExpired:
         end = f"timed out after {seconds} s and was ended: give it more time, or less to do"
-    finally:  # also on Ctrl-C; what has moved to a session of its own lives on
-        if os.name == "nt":
-            kill = ["taskkill", "/F", "/T", "/PID", str(process.pid)]
-            subprocess.run(kill, capture_output=True, timeout=10, check=False)
-        else:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-        process.wait(5)
+    finally:  # also on Ctrl-C
+        end_group(process)
+        if box:  # bubblewrap makes an empty `.git`, so that the command cannot make one
+            with contextlib.suppress(OSError):
+                os.rmdir(".git")
     return f"{output.text()}\n[{end}]"
 
 
-class Output(threading.Thread):
-    """What a command writes, capped while it is read: `room` bytes of its head and of its tail."""
+def end_group(process: subprocess.Popen) -> None:
+    """End a command and what it started; what has moved to a session of its own lives on."""
+    if os.name == "nt":  # by its full name: Windows looks for programs in the workspace first
+        system = os.environ.get("SYSTEMROOT", r"C:\Windows")
+        kill = [rf"{system}\System32\taskkill.exe", "/F", "/T", "/PID", str(process.pid)]
+        subprocess.run(kill, capture_output=True, timeout=10, check=False)
+    else:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.wait(5)
 
-    def __init__(self, pipe: Any, room: int) -> None:
+
+class Output(threading.Thread):
+    """What a command writes, capped while it is read: its head and its tail, `half` bytes each."""
+
+    def __init__(self, pipe: Any, half: int) -> None:
         super().__init__(daemon=True)
-        self.pipe, self.room, self.kept, self.total, self.wanted = pipe, room, bytearray(), 0, True
+        self.pipe, self.half, self.kept, self.left, self.wanted = pipe, half, bytearray(), 0, True
         self.start()
 
     def run(self) -> None:
         with self.pipe:
             while self.wanted and (block := os.read(self.pipe.fileno(), 65_536)):
                 self.kept += block
-                self.total += len(block)
-                del self.kept[self.room : -self.room]
+                self.left += max(0, len(self.kept) - 2 * self.half)
+                del self.kept[self.half : -self.half]
 
     def text(self) -> str:
-        """At most `room` bytes of it, with a count of what is left out in the middle."""
+        """What is kept, with a count of what is left out in the middle."""
         self.join(2)  # a grandchild in its own session may keep the pipe: that is not waited for
         self.wanted = False
-        kept, left, half = bytes(self.kept), self.total - self.room, self.room // 2
-        if left > 0:
-            note = f"\n[... {left} bytes left out: send them to a file ...]\n"
-            kept = kept[:half] + note.encode() + kept[-half:]
-        return kept.decode("utf-8", "replace").rstrip() or "(no output)"
+        note = f"\n[... {self.left} bytes left out: send them to a file ...]\n" * bool(self.left)
+        text = self.kept[: self.half] + note.encode() + self.kept[self.half :]
+        return text.decode("utf-8", "replace").rstrip() or "(no output)"
 
 
 if __name__ == "__main__":

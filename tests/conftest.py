@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,6 +26,46 @@ def clean_environment(monkeypatch):
         ):
             monkeypatch.delenv(name)
     monkeypatch.setenv("NO_COLOR", "1")
+
+
+MADE_BY_TOOLS = {"__pycache__", ".pytest_cache", ".hypothesis", ".ruff_cache", ".mypy_cache"}
+
+
+def left_running(folder):
+    """The processes that are children of this one or work below a folder: pid, and what they are."""
+    left = {}
+    for place in Path("/proc").glob("[0-9]*"):  # nothing where there is no /proc
+        try:
+            parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
+            if parent == str(os.getpid()) or str(folder) in os.readlink(place / "cwd"):
+                left[int(place.name)] = (place / "cmdline").read_text().replace("\0", " ")
+        except OSError:  # it has ended meanwhile
+            pass
+    left.pop(os.getpid(), None)
+    return left
+
+
+@pytest.fixture(scope="session")
+def places(tmp_path_factory):
+    """A home folder, a folder for temporary files, and the repository: no test writes there."""
+    return [tmp_path_factory.mktemp("home"), tmp_path_factory.mktemp("temporary"), ROOT]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(request, places, monkeypatch):
+    """After each test no process of it is there any more, and nothing was written outside."""
+    for name, place in zip(("HOME", "TMPDIR"), places, strict=False):
+        monkeypatch.setenv(name, str(place))
+    before, running = [set(os.listdir(place)) for place in places], left_running(ROOT / "none")
+    yield
+    tmp_path = request.node.funcargs.get("tmp_path", ROOT / "none")
+    for _ in range(20):  # one that was killed may take a moment
+        if not (left := left_running(tmp_path).keys() - running.keys()):
+            break
+        time.sleep(0.05)
+    assert not left, left_running(tmp_path)
+    for place, names in zip(places, before, strict=True):
+        assert set(os.listdir(place)) - MADE_BY_TOOLS == names - MADE_BY_TOOLS
 
 
 @pytest.fixture

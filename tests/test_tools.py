@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -305,6 +306,11 @@ PROTECTED = [
     ".env:stream",
     ".ssh/config",
     "new/.env",
+    ".envrc",
+    ".env~",
+    ".\uff45nv",
+    "GIT~1/config",
+    "src/../.env/.",
 ]
 
 
@@ -360,6 +366,89 @@ def test_lists_and_searches_do_not_show_secrets(tree):
     )
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    ["*env*", "{.env,x}", "[.]env", "?env", "**/*.pem", "keys/*", ".e*", "*NV.local", "**"],
+)
+def test_no_pattern_finds_a_secret(tree, pattern):
+    told = run("list_files", glob_pattern=pattern)
+    assert not re.search(r"(?m)^(.*/)?(\.env|.*\.pem|id_rsa.*|\.ENV.*)$", told)
+    assert "PASSWORD=alpha" not in run("search_text", query="alpha", glob_pattern=pattern)
+
+
+@pytest.mark.parametrize("swapped", ["sub", "sub/file.txt"])
+def test_what_is_swapped_for_a_link_after_the_check_is_not_read_or_written(
+    workspace, monkeypatch, swapped
+):
+    (workspace / "sub").mkdir()
+    (workspace / "sub/file.txt").write_text("mine")
+    outside = workspace.parent / "outside"
+    outside.mkdir()
+    (outside / "file.txt").write_text("hunter2")
+    real, checked = tools.inside, workspace / swapped
+
+    def swap(path):
+        resolved = real(path)
+        if not checked.is_symlink():
+            checked.rename(workspace / "was")
+            checked.symlink_to(outside if checked.name == "sub" else outside / "file.txt")
+        return resolved
+
+    for name, more in (
+        ("read_file", {}),
+        ("edit_file", {"old": "hunter2", "new": "x"}),
+        ("write_file", {"content": "x"}),
+    ):
+        monkeypatch.setattr(tools, "inside", swap)
+        told = run(name, path="sub/file.txt", **more)
+        monkeypatch.undo()
+        monkeypatch.chdir(workspace)
+        assert "hunter2" not in told
+        assert (outside / "file.txt").read_text() == "hunter2"
+        assert os.listdir(outside) == ["file.txt"]
+        if checked.is_symlink():
+            checked.unlink()
+            (workspace / "was").rename(checked)
+
+
+def test_a_search_does_not_follow_a_folder_that_became_a_link(workspace, monkeypatch):
+    (workspace / "sub").mkdir()
+    (workspace / "sub/file.txt").write_text("mine")
+    (workspace.parent / "outside").mkdir()
+    (workspace.parent / "outside/file.txt").write_text("hunter2")
+
+    def swap(pattern):
+        (workspace / "sub").rename(workspace / "was")
+        (workspace / "sub").symlink_to("../outside")
+        return re.compile(".*")
+
+    walked = list(tools.walk())
+    swap("")
+    assert list(tools.matches_in(walked, "hunter2")) == []
+
+
+def test_a_hard_link_is_replaced_and_not_written_through(workspace):
+    (workspace.parent / "outside.txt").write_text("as it was")
+    os.link(workspace.parent / "outside.txt", workspace / "hard")
+    assert run("write_file", path="hard", content="new") == "replaced hard"
+    assert (workspace.parent / "outside.txt").read_text() == "as it was"
+
+
+def test_a_tree_of_very_deep_folders_takes_no_time(workspace):
+    deep = os.open(".", os.O_RDONLY)
+    for _ in range(900):
+        os.mkdir("d", dir_fd=deep)
+        below = os.open("d", os.O_RDONLY, dir_fd=deep)
+        os.close(deep)
+        deep = below
+    os.close(deep)
+    (workspace / "d/seen").touch()
+    started = time.monotonic()
+    assert run("list_files").startswith("d/seen\n(1 files)")
+    assert time.monotonic() - started < 2
+    subprocess.run(["rm", "-rf", "d"], check=True)
+
+
 @pytest.mark.parametrize("path", ["a\0b", "x" * 5000])
 def test_names_that_no_file_has(workspace, path):
     assert run("read_file", path=path).startswith("error: ")
@@ -384,6 +473,38 @@ def test_a_write_makes_its_folders_and_replaces_whole_files(workspace):
     assert run("write_file", path="deep/er/c.txt", content="two").startswith("replaced")
     assert (workspace / "deep/er/c.txt").stat().st_mode & 0o777 == 0o640
     assert sorted(path.name for path in (workspace / "deep/er").iterdir()) == ["c.txt"]
+
+
+def test_on_a_full_disk_the_old_file_stays_and_nothing_beside_it(workspace):
+    resource = pytest.importorskip("resource")
+    (workspace / "f").write_text("old")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        told = run("write_file", path="f", content="x" * 100_000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert told.startswith("error: File too large")
+    assert os.listdir() == ["f"] and (workspace / "f").read_text() == "old"
+
+
+def test_a_read_only_file_is_not_replaced(workspace, monkeypatch):
+    (workspace / "f").write_text("old")
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may do everything
+    assert run("write_file", path="f", content="x") == "error: f is read-only"
+    assert run("edit_file", path="f", old="old", new="x") == "error: f is read-only"
+    assert (workspace / "f").read_text() == "old"
+
+
+def test_a_change_that_takes_too_long_to_show_is_not_made(workspace, monkeypatch):
+    monkeypatch.setattr(tools, "MOST_SECONDS", 1)
+    old = "\n".join(str(n * n % 301) for n in range(60_000))
+    new = "\n".join(str(n * n * n % 307) for n in range(60_000))
+    (workspace / "f").write_text(old)
+    with pytest.raises(tools.ToolError, match="not done after 1 s"):
+        tools.REGISTRY["write_file"].preview(path="f", content=new)
+    assert run("edit_file", path="f", old=old, new=new).startswith("error: not done after 1 s")
+    assert (workspace / "f").read_text() == old
 
 
 def test_a_name_may_be_as_long_as_the_file_system_takes(workspace):
@@ -517,7 +638,19 @@ def test_an_allowed_command_runs_unasked(workspace, monkeypatch, command):
     assert run("run_shell", no, command=command).endswith("[exit code 0]")
 
 
-@pytest.mark.parametrize("command", NOT_ALLOWED)
+NEARLY = [
+    "'' echo hello",
+    "env echo hello",
+    "echo hello\r",
+    "echo hello\0",
+    "\uff45cho hello",
+    "echo\thello",
+    "echo hello\n",
+    "",
+]
+
+
+@pytest.mark.parametrize("command", NOT_ALLOWED + NEARLY)
 def test_only_the_exact_command_is_allowed(workspace, monkeypatch, command):
     monkeypatch.setenv("AGENT_ALLOW", "\n".join(ALLOWED))
     assert run("run_shell", no, command=command) == "denied: asked"
@@ -597,6 +730,43 @@ def test_endless_output_is_capped_and_ended(workspace):
     assert time.monotonic() - started < 5
 
 
+def test_a_command_that_closes_its_output_is_waited_for(workspace):
+    assert run("run_shell", command="exec >&- 2>&-; sleep 0.3; touch done") == (
+        "(no output)\n[exit code 0]"
+    )
+    assert (workspace / "done").exists()
+
+
+def test_a_fork_storm_ends_with_the_command(workspace):
+    started = time.monotonic()
+    told = run("run_shell", command="for i in $(seq 200); do sleep 4321.5 & done; wait", timeout=1)
+    assert "timed out after 1 s" in told and time.monotonic() - started < 5
+
+
+def test_on_windows_taskkill_is_called_by_its_full_name(workspace, monkeypatch):
+    process, called = subprocess.Popen(["true"]), []
+    monkeypatch.setattr(tools.os, "name", "nt")
+    monkeypatch.setenv("SYSTEMROOT", r"C:\Windows")
+    monkeypatch.setattr(tools.subprocess, "run", lambda words, **options: called.append(words))
+    monkeypatch.delattr(tools.os, "killpg")
+    tools.end_group(process)
+    monkeypatch.undo()
+    assert called == [[r"C:\Windows\System32\taskkill.exe", "/F", "/T", "/PID", str(process.pid)]]
+
+
+@pytest.mark.parametrize("missing", ["SIGALRM", "killpg", "O_NOFOLLOW", "O_NONBLOCK"])
+def test_nothing_is_called_at_import_that_windows_has_not(missing):
+    lacks = f"import os, signal; [delattr(m, {missing!r}) for m in (os, signal) if hasattr(m, {missing!r})]"
+    code = f"{lacks}; import tools; print(tools.dispatch('list_files', {{}}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tools.__file__.rpartition("/")[0],
+        capture_output=True,
+        text=True,
+    )
+    assert done.stderr == "" and "tools.py" in done.stdout
+
+
 def alive(command):
     return (
         subprocess.run(["pgrep", "-f", command], capture_output=True, check=False).returncode == 0
@@ -619,10 +789,12 @@ def test_what_a_command_starts_ends_with_it(workspace, command, told):
 
 
 def test_a_grandchild_in_its_own_session_is_not_waited_for(workspace):
-    code = "import subprocess; subprocess.Popen(['sleep', '6.5'], start_new_session=True); print('hi', flush=True)"
+    code = "import subprocess; print(subprocess.Popen(['sleep', '60'], start_new_session=True).pid, flush=True)"
     started = time.monotonic()
-    assert run("run_shell", command=f'{sys.executable} -c "{code}"') == "hi\n[exit code 0]"
+    told = run("run_shell", command=f'{sys.executable} -c "{code}"')
+    assert told.endswith("\n[exit code 0]")
     assert time.monotonic() - started < 5
+    os.kill(int(told.split()[0]), signal.SIGKILL)
 
 
 def test_nobody_reads_on_what_a_grandchild_in_its_own_session_writes(workspace):
