@@ -196,7 +196,6 @@ class Reply:
     usage: dict[str, int]  # prompt_tokens, completion_tokens, total_tokens; 0 where not told
     message: Message
     reasoning: str
-    nudge: str  # what to tell the model, once, where this looks like no answer; mostly nothing
 
 
 def complete(prompt: str, backend: Endpoint | None = None) -> str:
@@ -453,22 +452,7 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     told = as_dict(whole.get("usage"))
     usage = {k: n if isinstance(n := told.get(k), int) and 0 <= n < 10**12 else 0 for k in TOKENS}
     usage["total_tokens"] = usage["total_tokens"] or sum(usage.values())
-    nudge = "" if calls else nudge_for(text, finish, names)
-    return Reply(text or None, calls, finish, usage, message, reasoning, nudge)
-
-
-def nudge_for(text: str, finish: str, names: list[str]) -> str:
-    """What a small model needs to hear after a reply that is neither a call nor an answer."""
-    call = json.dumps({"name": "".join(names[:1]), "arguments": {}})
-    if not text:
-        return f"(Your reply was empty. Answer in plain words, or call a tool, as in\n{call}\n)"
-    if names and re.match(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b", text):
-        return f"(There is no such tool. The tools are: {', '.join(names)}.)"
-    known = "|".join(names) or "(?!)"
-    told = re.search(rf"(?i)\b(use|call|try|run) (the )?`?({known})\b|\A\W*({known})\W*{{", text)
-    if told or finish == "tool_calls" or text.startswith("error: "):
-        return "(That is no answer yet. Make the next call: reply with its JSON and nothing else.)"
-    return ""
+    return Reply(text or None, calls, finish, usage, message, reasoning)
 
 
 # --- calls ---------------------------------------------------------------------------------------

