@@ -16,7 +16,7 @@ answer: that is what `grade --by-hand` is for.
 
 Each question has a process of its own, and a copy of the repository without the files that hold the
 answers. Only the copy is changed, so nobody is asked. A command would not be kept in it: run_shell
-is offered with --shell only, and AGENT_SANDBOX=1 confines it. AGENT_MAX_CHARS=4000 helps a small
+is offered with --shell only, and AGENT_SANDBOX=1 confines it. AGENT_MAX_CHARS=2500 helps a small
 model. Parts: asking, records and labels, grading, tables, the command line.
 """
 
