@@ -2,11 +2,9 @@
 
     python examples/picture.py FILE.jsonl > examples/run.svg
 
-FILE is a trace, as harness.py writes one for each run (`.harness/runs/`). What is drawn is what
-harness.py itself prints: its terminal is told the events of the record, with the recorded results
-and times. So nothing is run, nobody is asked, and the same record gives the same picture. Not in
-it, as no trace holds them: notices, questions, the options that were given. The command is made
-from the task; a later run in the same record is drawn as one that resumes it.
+FILE is a trace, as in `.harness/runs/`. harness.py's own terminal is told its events, with the
+recorded results and times: so nothing is run, and the picture is the same each time. Not in it, as
+no trace holds them: notices, questions, options. A later run in FILE is shown as a --resume.
 """
 
 import argparse
@@ -28,21 +26,16 @@ import harness
 from backend import ToolCall, visible
 
 COLUMNS, CELL, LINE = 80, 8.4, 20  # the last two in pixels
-STYLES = {"1": "bold", "2": "dim", "31": "red", "32": "green", "33": "yellow", "36": "cyan"}
-SVG = """\
-<svg xmlns="http://www.w3.org/2000/svg" width="704" height="{high}" viewBox="0 0 704 {high}"
- xml:space="preserve"><title>A run of harness.py in a terminal</title><style>
-text {{ font: 14px SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; fill: #e6edf3;
-  white-space: pre }} .bold {{ font-weight: bold }} .dim {{ fill: #9198a1 }}
-.red {{ fill: #ff7b72 }} .green {{ fill: #7ee787 }} .yellow {{ fill: #d29922 }}
-.cyan {{ fill: #76e3ea }}</style>
+STYLES = {"1": "bold", "2": "dim", "32": "green"}
+SVG = """<svg xmlns="http://www.w3.org/2000/svg" width="704" height="{high}"
+ viewBox="0 0 704 {high}" xml:space="preserve"><title>A run in a terminal</title><style>
+text {{ font: 14px Menlo, Consolas, DejaVu Sans Mono, monospace; fill: #e6edf3; white-space: pre }}
+.bold {{ font-weight: bold }} .dim {{ fill: #9198a1 }} .green {{ fill: #7ee787 }}</style>
 <rect width="100%" height="100%" rx="8" fill="#0d1117" stroke="#57606a"/>
-<circle cx="22" cy="18" r="6" fill="#ff5f57"/><circle cx="42" cy="18" r="6" fill="#febc2e"/>
-<circle cx="62" cy="18" r="6" fill="#28c840"/>
-{lines}
-</svg>
+<path d="M22 18h0M42 18h0M62 18h0" stroke="#57606a" stroke-width="12" stroke-linecap="round"/>
+{lines}</svg>
 """
-Cell = tuple[str, str]  # a character (nothing in the second cell of a wide one), and its style
+Cell = tuple[str, str]  # a character (none in the second cell of a wide one), and its style
 
 
 def played(path: Path) -> str:
@@ -56,8 +49,8 @@ def played(path: Path) -> str:
             with contextlib.suppress(json.JSONDecodeError):  # torn by a crash
                 show(terminal, json.loads(text), "--resume " * bool(screen.tell()))
     if not screen.tell():
-        raise ValueError("nothing is in it")
-    return screen.getvalue()
+        raise ValueError("it is empty")
+    return re.sub("[\ufffe\uffff]", "\ufffd", screen.getvalue())  # no XML takes these
 
 
 def show(terminal: harness.Terminal, line: dict, resume: str) -> None:
@@ -86,11 +79,8 @@ def wrapped(text: str) -> list[list[Cell]]:
         cells: list[Cell] = []
         for code, char in re.findall(r"\x1b\[([\d;]*)[A-Za-z]|(.)", line):
             style = style if char else STYLES.get(code, "")
-            if unicodedata.category(char or " ") in ("Mn", "Me", "Cf") and cells:
-                cells[-1] = (cells[-1][0] + char, style)  # it joins the one before it
-            elif char:
-                wide = unicodedata.east_asian_width(char) in "WF"
-                cells += [(char, style), ("", style)][: 1 + wide]
+            wide = unicodedata.east_asian_width(char or " ") in "WF"
+            cells += [(char, style), ("", style)][: len(char) + wide]
         indent = list(itertools.takewhile(lambda cell: cell[0] == " ", cells))[: COLUMNS // 2]
         while len(cells) > COLUMNS:
             ends = [n for n in range(COLUMNS * 2 // 3, COLUMNS + 1) if cells[n][0] == " "]
@@ -103,28 +93,26 @@ def wrapped(text: str) -> list[list[Cell]]:
 
 def drawn(lines: list[list[Cell]]) -> str:
     """The SVG. A line is stretched to its cells, so that any monospace font will do."""
-    texts = []
+    texts = ""
     for number, cells in enumerate(lines):
         spans = ""
         for style, group in itertools.groupby(cells, key=lambda cell: cell[1]):
             text = escape("".join(char for char, _ in group), quote=False)
-            text = re.sub("[\ufffe\uffff]", "\ufffd", text)  # no XML takes these
             spans += f'<tspan class="{style}">{text}</tspan>' if style else text
         place = f'x="16" y="{50 + LINE * number}" textLength="{len(cells) * CELL:.1f}"'
-        texts += [f"<text {place}>{spans}</text>"] if cells else []
-    return SVG.format(high=52 + LINE * len(lines), lines="\n".join(texts))
+        texts += f"<text {place}>{spans}</text>\n" if cells else ""
+    return SVG.format(high=52 + LINE * len(lines), lines=texts)
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="A picture of a recorded run, as SVG on stdout.")
     parser.add_argument("file", type=Path, help="a trace: .harness/runs/*.jsonl")
-    path = parser.parse_args().file
     try:
-        shown = played(path)
+        svg = drawn(wrapped(played(parser.parse_args().file)))
     except (OSError, ValueError, TypeError, LookupError) as error:
-        parser.error(f"{path} is no recorded run: {type(error).__name__}: {error}")
-    sys.stdout.buffer.write(drawn(wrapped(shown)).encode())
+        parser.error(f"this is no recorded run: {type(error).__name__}: {error}")
+    sys.stdout.buffer.write(svg.encode())
 
 
 if __name__ == "__main__":

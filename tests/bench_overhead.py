@@ -49,7 +49,7 @@ while True:
         messages.append(result)
 print(message.content)
 """
-OURS = "import sys, harness; harness.main(sys.argv[1:])"
+OURS = "import sys, harness; sys.exit(harness.main(sys.argv[1:]))"
 # Put before either: notes the times at which the SDK is entered and left.
 STAMPED = """
 import atexit, json, time
@@ -159,10 +159,11 @@ def a_step(rounds):
         bare, ours = f"{size}.json", f"{size}.jsonl"
         messages = give(bare, size)
         inputs = {"from": 0, "messages": messages}
-        Path(ours).write_text(json.dumps({"run_type": "chain", "inputs": inputs, "outputs": None}))
+        trace = json.dumps({"run_type": "chain", "inputs": inputs, "outputs": None})
         sides = (["-c", STAMPED + OURS, "-q", "--resume", ours], ["-c", STAMPED + BARE, bare])
         whole, outside, memory = [], [], []
         for _ in range(rounds):
+            Path(ours).write_text(trace)  # each run adds to it
             runs = [measured(side, size // 2 - 1 + steps) for side in sides]
             memory.append([megabytes for megabytes, _ in runs])
             whole += zip(*(differences(stamps[2::2]) for _, stamps in runs), strict=True)
