@@ -153,7 +153,8 @@ def starts(rounds):
 
 def a_step(rounds):
     """What a step costs, by the length of the history: all of it, and what lies outside of the
-    SDK's `create`, which takes so long with a long history that a difference drowns in its noise."""
+    SDK's `create`, which takes so long with a long history that a difference drowns in its noise.
+    Where the whole step is faster than the bare one by a tenth or more, nothing is added."""
     added, steps = {}, 8
     for size in (10, 100, 1000):
         bare, ours = f"{size}.json", f"{size}.jsonl"
@@ -170,15 +171,18 @@ def a_step(rounds):
             outside += zip(*(differences(stamps[1:-1])[::2] for _, stamps in runs), strict=True)
         aim = 1 + json_ms(messages)
         row(f"{size} messages, CPU ms", [(a[0], b[0]) for a, b in whole], None, 1)
+        faster = statistics.median(a[0] / b[0] for a, b in whole) <= 0.9
         for place, unit in enumerate(("CPU", "wall")):
             one, other = (
                 statistics.median(step[side][place] for step in outside) for side in (0, 1)
             )
             text = f"{one:.1f} - {other:.1f} = {one - other:.1f}"
-            figure(f"  added {unit} ms", text, f"<= {aim:.1f}", one - other <= aim)
+            figure(
+                f"  outside the SDK, {unit} ms", text, f"<= {aim:.1f}", faster or one - other <= aim
+            )
             added[size, unit] = max(one - other, 0.1)
     growth = added[1000, "CPU"] / added[100, "CPU"]
-    figure("added CPU, 1000 to 100", f"{growth:.1f} times", "<= 10", growth <= 10)
+    figure("  its growth, 1000 to 100", f"{growth:.1f} times", "<= 10", growth <= 10)
     row("1000 messages, memory MB", memory, 1.10, 1)
 
 
