@@ -66,7 +66,8 @@ def show(terminal: harness.Terminal, line: dict, resume: str) -> None:
     elif outputs:
         terminal.watch("end", harness.Result(**outputs))
     else:
-        task = inputs["messages"][-1]["content"]
+        said = [each["content"] for each in inputs["messages"] if each["role"] == "user"]
+        task = said[-1] if said else "(Go on.)"  # after a crash it stands with the last result
         words = shlex.quote(task) if set(task) & set('"$`\\!') else f'"{task}"'
         print(f"\x1b[32m$\x1b[0m \x1b[1mpython harness.py {resume}{visible(words)}\x1b[0m")
         terminal.watch("task", inputs["messages"])
@@ -105,7 +106,6 @@ def drawn(lines: list[list[Cell]]) -> str:
 
 
 def main() -> None:
-    """The command line."""
     parser = argparse.ArgumentParser(description="A picture of a recorded run, as SVG on stdout.")
     parser.add_argument("file", type=Path, help="a trace: .harness/runs/*.jsonl")
     try:
