@@ -58,7 +58,7 @@ def show(terminal: harness.Terminal, line: dict, resume: str) -> None:
     kind, inputs, outputs = line["run_type"], line["inputs"], line["outputs"]
     if kind == "tool":
         function = SimpleNamespace(name=line["name"], arguments=inputs["arguments"])
-        terminal.watch("call", ToolCall(inputs["id"], function))
+        terminal.watch("call", ToolCall(id=inputs["id"], function=function))
         terminal.watch("result", outputs["output"])
     elif kind == "llm":
         terminal.watch("text", outputs["content"] or "")
