@@ -8,7 +8,6 @@ knows tools by their names only. In order: settings (BACKENDS, connect, Endpoint
 """
 
 import contextlib
-import email.utils
 import functools
 import itertools
 import json
@@ -116,10 +115,13 @@ def need(condition: Any, told: str) -> None:
 @functools.cache
 def load_settings() -> None:
     """Read the `.env` beside this file; what is set already stays."""
-    try:  # never one of the working directory: a cloned project could have the key sent elsewhere
+    # Never one of the working directory: a cloned project could have the key sent elsewhere.
+    if not (path := Path(__file__).with_name(".env")).exists():
+        return
+    try:
         from dotenv import load_dotenv  # noqa: PLC0415
 
-        load_dotenv(Path(__file__).with_name(".env"), encoding="utf-8-sig")
+        load_dotenv(path, encoding="utf-8-sig")
     except (ImportError, OSError, ValueError) as error:
         told = f"cannot read .env ({error}): is this .venv/bin/python, with requirements.txt?"
         raise BackendError(told, "settings") from error
@@ -355,6 +357,8 @@ def retry_after(headers: Any) -> float | None:
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", f"{ms}ms" if ms else text):
         return float(match[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(match[2], 1)
     with contextlib.suppress(TypeError, ValueError, OverflowError, IndexError):
+        import email.utils  # noqa: PLC0415  (rare, and slow to load)
+
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
     return None
 

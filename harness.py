@@ -321,9 +321,9 @@ class Trace:
 
     def news(self) -> dict:
         """The messages of the history that no line tells yet."""
-        same = 0
-        while self.messages[same : same + 1] == self.history[same : same + 1] != []:
-            same += 1
+        pairs = enumerate(zip(self.messages, self.history, strict=False))
+        most = min(len(self.messages), len(self.history))
+        same = next((place for place, (old, new) in pairs if old != new), most)
         return {"from": same, "messages": self.history[same:]}
 
     def write(
