@@ -178,7 +178,7 @@ def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) 
     if not text and last["role"] != "tool":
         call = json.dumps({"name": "".join([*registry][:1]), "arguments": {}})
         return f"(Your reply was empty. Answer in plain words, or call a tool, as in\n{call}\n)"
-    if not text and not re.search(r"\Aerror: |^Next, ", last["content"], re.M):
+    if not text and not re.search(r"\Aerror: (?!not run)|^Next, ", last["content"], re.M):
         return "(Now answer the question in plain words.)"
     if registry and re.match(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b", text):
         return f"(There is no such tool. The tools are: {', '.join(registry)}.)"
