@@ -3,6 +3,8 @@
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -266,3 +268,35 @@ def test_ctrl_c_leaves_a_record_to_go_on_with(workspace):
     assert out == "Done.\n", err
     assert history_faults(endpoint.requests[-1]["messages"]) == []
     assert "interrupted" not in json.dumps(endpoint.requests[-1])
+
+
+def test_the_tour_is_played_as_it_was_recorded(harness, workspace, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    done = harness("--replay", "examples/tour.jsonl")
+    assert done.code == 0 and done.out.endswith(
+        "So, the number of workers pytest-xdist starts is 2.\n"
+    )
+    assert done.err.count("\n[") + done.err.startswith("[") == 3
+    assert "not the recorded one" not in done.err
+
+
+JQ = re.findall(r"^jq (.*?) FILE\b", (ROOT / "README.md").read_text(encoding="utf-8"), re.M)
+
+
+@pytest.mark.skipif(not shutil.which("jq"), reason="needs jq")
+@pytest.mark.parametrize(
+    ("command", "told"), list(zip(JQ, ["search_text", "5192", '"post"'], strict=True))
+)
+def test_what_the_readme_asks_jq(command, told):
+    file = ROOT / "examples" / "tour.jsonl"
+    done = subprocess.run(f"jq {command} {file}", shell=True, capture_output=True, text=True)
+    assert done.returncode == 0 and told in done.stdout, done.stderr
+
+
+@pytest.mark.skipif(not shutil.which("jq"), reason="needs jq")
+def test_what_goes_to_langsmith_has_each_run_once(workspace):
+    command = f"jq {JQ[2]} {ROOT / 'examples' / 'tour.jsonl'}"
+    runs = json.loads(subprocess.run(command, shell=True, capture_output=True).stdout)["post"]
+    assert sorted(run["run_type"] for run in runs) == ["chain", *["llm"] * 5, *["tool"] * 3]
+    assert all(Run(**run).end_time for run in runs)
+    assert all(run["dotted_order"].startswith(runs[0]["dotted_order"][:21]) for run in runs)
