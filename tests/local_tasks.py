@@ -120,22 +120,38 @@ OTHER = [
 ]  # fmt: skip
 
 
+def fill(folder: str, files: dict[str, str]) -> None:
+    """Write the files of a workspace."""
+    for name, content in files.items():
+        path = Path(folder, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+
+def run(folder: str, *arguments: str) -> tuple[int, dict]:
+    """Run the command in a folder; its exit code and the result of `--json`."""
+    command = [sys.executable, str(ROOT / "harness.py"), "--json", "-y", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
+    try:
+        return done.returncode, json.loads(done.stdout)
+    except ValueError:
+        return done.returncode, {"finish_reason": done.stderr[-200:], "tool_calls": []}
+
+
 def attempt(task: Task, port: int) -> tuple[bool, str, dict]:
-    """Run a task; whether it holds, what is wrong, and the result of `--json`."""
-    with tempfile.TemporaryDirectory() as folder:
-        for name, content in task.workspace.items():
-            path = Path(folder, name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
-        command = [sys.executable, str(ROOT / "harness.py"), "--json", "-y", "--max-steps", "12"]
-        command += ["--backend", "llamacpp", "--base-url", f"http://127.0.0.1:{port}/v1", task.task]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=900)
-        try:
-            result = json.loads(done.stdout)
-        except ValueError:
-            return False, f"no JSON: {done.stderr[-200:]}", {}
-        if done.returncode:
-            return False, f"exit {done.returncode}, {result['finish_reason']}", result
+    """Run a task; whether it holds, what is wrong, and the result. Its record is played again."""
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as again:
+        trace = f"{again}.jsonl"
+        where = ("--backend", "llamacpp", "--base-url", f"http://127.0.0.1:{port}/v1")
+        fill(folder, task.workspace)
+        code, result = run(folder, "--max-steps", "12", "--trace", trace, *where, task.task)
+        fill(again, task.workspace)
+        _, played = run(again, "--max-steps", "12", "--replay", trace)
+        Path(trace).unlink(missing_ok=True)
+        if any(played.get(key) != result.get(key) for key in ("answer", "tool_calls")):
+            return False, f"the replay is another: {played}", result
+        if code:
+            return False, f"exit {code}, {result['finish_reason']}", result
         if len(result["tool_calls"]) < task.calls:
             return False, f"{len(result['tool_calls'])} calls", result
         for name, pattern in task.after.items():
