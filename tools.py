@@ -15,7 +15,6 @@ size, and answered with a text. `python tools.py` prints the schemas as the mode
 import contextlib
 import difflib
 import inspect
-import io
 import itertools
 import json
 import os
@@ -133,6 +132,7 @@ def checked_arguments(called: Tool, arguments: str | dict) -> dict:
     takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}. As in\n{example}"
     try:
         given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+        json.dumps(given, allow_nan=False)  # NaN is JSON to Python only
     except (ValueError, RecursionError) as error:
         raise ToolError(f"the arguments are not valid JSON ({str(error)[:80]}). {takes}") from None
     require(isinstance(given, dict), f"the arguments must be one JSON object. {takes}")
@@ -176,7 +176,7 @@ GLOB = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}
 OPENING = sum(getattr(os, f"O_{flag}", 0) for flag in ("NOFOLLOW", "NONBLOCK", "BINARY"))
 PROC = os.path.isdir("/proc/self/fd")  # Linux tells what is open
 MOST_ENTRIES = 200_000  # names that one walk looks at, matches that one search finds
-LARGEST = 20_000_000  # bytes that are read of one file
+LARGEST = 10_000_000  # characters of a file that can be edited
 
 
 def is_protected(name: str) -> bool:
@@ -225,16 +225,13 @@ def safely(path: str, flags: int) -> int:
     raise OSError(0, "not a regular file", os.path.basename(path))
 
 
-def opened(path: Path, errors: str = "replace") -> io.StringIO:
-    """What a text file holds, to the letter; of one that is too large only the beginning."""
-    with open(path, "rb", 0, opener=safely) as file:
-        size = os.fstat(file.fileno()).st_size
-        data = file.read(min(size, LARGEST))
-    if b"\0" in data[:4096]:
-        raise OSError(0, "a binary file, which cannot be shown", path.name)
-    require(size <= LARGEST or errors == "replace", f"{path.name} is too large to edit")
-    data += b"\n[this is not all: see the rest with run_shell]\n" * (size > LARGEST)
-    return io.StringIO(data.decode("utf-8", errors), newline="\n")
+def text_lines(path: Path) -> Iterator[str]:
+    """The lines of a text file, read as they are asked for; a very long one comes in pieces."""
+    with open(path, encoding="utf-8", errors="replace", newline="\n", opener=safely) as file:
+        if "\0" in file.read(4096):
+            raise OSError(0, "a binary file, which cannot be shown", path.name)
+        file.seek(0)
+        yield from iter(lambda: file.readline(100_000), "")
 
 
 def entries(folder: Path) -> list[os.DirEntry]:
@@ -320,11 +317,12 @@ def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "
 
 
 @tool
+@time_limit()
 def read_file(path: File, start_line: Line = 1, end_line: Line | None = None) -> str:
     """Read a text file."""
     resolved, text, line, room = existing(path), "", 0, number("AGENT_MAX_CHARS")
     require(not resolved.is_dir(), f"{path} is a folder: use list_dir")
-    for line, piece in enumerate(opened(resolved), 1):
+    for line, piece in enumerate(text_lines(resolved), 1):
         if line < start_line:
             continue
         if text and (len(text) + len(piece) > room or line > (end_line or line)):
@@ -349,7 +347,7 @@ def search_text(query: Query, glob_pattern: Glob | None = None) -> str:
         pattern = re.compile(query, 0 if query != query.lower() else re.IGNORECASE)
     for path in searched or files_like("*"):
         with contextlib.suppress(OSError):  # no text
-            for line, text in enumerate(opened(root / path), 1):
+            for line, text in enumerate(text_lines(root / path), 1):
                 if (match := pattern.search(text.rstrip("\r\n"))) and len(matches) < MOST_ENTRIES:
                     start = max(0, match.start() - 100) if len(text) > 300 else 0
                     matches.append((path, f"{path}:{line}: {text[start : start + 300].strip()}"))
@@ -388,7 +386,12 @@ def difference(path: Path, before: str, after: str) -> str:
 def changed(path: str, new: str, old: str | None = None) -> tuple[Path, str, str]:
     """A file, and its text before and after `new` takes the place of `old`, or else of all."""
     resolved = inside(path) if old is None else existing(path)
-    text = opened(resolved, "strict").read() if resolved.exists() else ""
+    text = ""
+    if resolved.exists():
+        with open(resolved, encoding="utf-8", newline="", opener=safely) as file:
+            text = file.read(LARGEST + 1)
+        require(len(text) <= LARGEST, f"{path} is too large to edit")
+        require(os.access(resolved, os.W_OK), f"{path} is read-only")
     if old is None:
         return resolved, text, new
     if "\r\n" in text and old not in text:  # the file's line endings are kept
