@@ -72,11 +72,8 @@ class Endpoint:
         """The SDK's client, one for the whole run. This machine is not asked through a proxy."""
         import openai  # noqa: PLC0415  (takes most of a second)
 
-        away, wait = (
-            not LOOPBACK.match(self.url),
-            openai.Timeout(600, connect=10),
-        )  # slow local models
-        hooks = {"response": [self.check]}
+        away, hooks = not LOOPBACK.match(self.url), {"response": [self.check]}
+        wait = openai.Timeout(600, connect=10)  # a local model may be silent for minutes
         http = openai.DefaultHttpxClient(trust_env=away, timeout=wait, event_hooks=hooks)
         return openai.OpenAI(api_key=self.key, base_url=self.url, http_client=http, max_retries=0)
 
@@ -96,8 +93,7 @@ class Endpoint:
     def models(self, timeout: float = 20) -> list[str]:
         """The ids that GET /v1/models names. Raises BackendError."""
         try:
-            body = self.client.get("/models", cast_to=object, options={"timeout": timeout})
-            return [str(item["id"]) for item in body["data"]]
+            return [str(model.id) for model in self.client.models.list(timeout=timeout)]
         except Exception as error:  # anything may come back
             raise explain(error, self) from error
 
@@ -122,9 +118,11 @@ def setting(name: str) -> str:
 
 
 def connect(name: str | None = None, model: str | None = None, url: str | None = None) -> Endpoint:
-    """The endpoint: from the arguments, else the environment, else a server on this machine. Raises
-    BackendError, of kind "settings" where something has to be set first."""
-    url = clean_url(url or setting("OPENAI_BASE_URL"))
+    """The endpoint: from the arguments, the environment, or a server here. Raises BackendError."""
+    url = (url or setting("OPENAI_BASE_URL")).strip().rstrip("/").removesuffix("/chat/completions")
+    if url and "://" not in url:
+        url = ("http://" if LOOPBACK.match(url) else "https://") + url
+    need(re.fullmatch(r"(https?://[^/\s]\S*)?", url), f"the base URL {url!r} is no http(s) address")
     name = name or setting("AGENT_BACKEND") or (url and "openai") or usual_backend()
     need(name in BACKENDS, f"unknown backend {name!r}: take {', '.join(BACKENDS)}")
     backend = BACKENDS[name]
@@ -149,15 +147,6 @@ def usual_backend() -> str:
             if setting(backend.key) if backend.key else Endpoint(backend, backend.url).models(1):
                 return name
     raise BackendError(WAYS_TO_GO_ON, "settings")
-
-
-def clean_url(url: str) -> str:
-    """A base URL as the SDK wants it, of what people paste."""
-    url = url.strip().rstrip("/").removesuffix("/chat/completions")
-    if url and "://" not in url:
-        url = ("http://" if LOOPBACK.match(url) else "https://") + url
-    need(re.fullmatch(r"(https?://[^/\s]\S*)?", url), f"the base URL {url!r} is no http(s) address")
-    return url
 
 
 # --- chat ----------------------------------------------------------------------------------------
@@ -202,17 +191,15 @@ def chat(
     tool_choice: str | None = None,
     watch: Watch = lambda *_: None,
 ) -> Reply:
-    """Send the conversation, return the reply: the same one, streamed or not. `watch` is told
-    "request" and "chunk" (both raw), "text" (of the answer, as it streams) and "notice" (a line
-    before each wait). Raises BackendError, of kind "context" where it is too long for the model."""
-    endpoint, failures = backend or connect(), []
-    request: Message = {"model": endpoint.model, "messages": messages}
-    request |= {"temperature": endpoint.temperature}  # None is not sent
+    """Send the conversation, return the reply. `watch` is told "request" and "chunk" (raw), "text"
+    (of the answer, as it streams) and "notice" (before each wait). Raises BackendError."""
+    at, failures = backend or connect(), []
+    request: Message = {"model": at.model, "messages": messages, "temperature": at.temperature}
     request |= {"tools": tools, "tool_choice": tool_choice} if tools else {}
     request |= {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
     while True:
         try:
-            return exchange(endpoint, request, watch)
+            return exchange(at, request, watch)
         except BackendError as error:
             failures.append(error.kind)
             tries = failures.count(error.kind)
@@ -229,13 +216,10 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
     sent = {k: v for k, v in request.items() if v is not None and k not in endpoint.refused}
     whole, shown = dict[str, Any](), ""
     try:
-        # without lone surrogates and NaN, which no endpoint takes
-        text = text_of(json.dumps(sent, ensure_ascii=False))
+        text = text_of(json.dumps(sent, ensure_ascii=False))  # lone surrogates and NaN are refused
         watch("request", sent := json.loads(text, parse_constant=lambda _: None))
-        create = endpoint.client.chat.completions.with_streaming_response.create
-        # as extra_body, for the SDK would compare each message with its types: that takes longest
-        with create(model="", messages=[], extra_body=sent) as response:
-            for chunk in read_chunks(response.iter_bytes()):  # a plain reply is a stream of one
+        with endpoint.client.chat.completions.with_streaming_response.create(**sent) as response:
+            for chunk in read_chunks(response.iter_lines()):  # a plain reply is a stream of one
                 watch("chunk", chunk)
                 if any(map(chunk.get, ["error"] if chunk.get("choices") else MESSAGES)):
                     raise explain(json.dumps(chunk), endpoint)  # status 200, or in mid-stream
@@ -253,9 +237,8 @@ def tell(whole: dict, shown: str, watch: Watch, offered: bool) -> str:
     """Tell more of a growing answer: what can be no call and no reasoning any more."""
     text = "".join(text_of(message.get("content")) for message in messages_of(whole)[:1])
     text = THOUGHT.sub("", re.sub(r"<[\w|/>]*\Z", "", text)).lstrip()  # no half of a tag either
-    if offered and (hold := MAY_BE_CALL.search(text)):
-        text = text[: hold.start()]
-    text = text.rstrip().rstrip("\ufffd")  # half a surrogate pair
+    hold = MAY_BE_CALL.search(text) if offered else None
+    text = text[: hold and hold.start()].rstrip().rstrip("\ufffd")  # half a surrogate pair
     if text == shown or not text.startswith(shown):
         return shown
     watch("text", text[len(shown) :])
@@ -263,8 +246,7 @@ def tell(whole: dict, shown: str, watch: Watch, offered: bool) -> str:
 
 
 # --- errors --------------------------------------------------------------------------------------
-MESSAGES = ["error", "message", "detail", "msg", "errors", "raw"]  # where bodies tell what is wrong
-CODES = ["code", "type", "status"]
+MESSAGES, CODES = "error message detail msg errors raw".split(), "code type status".split()
 RULES = [  # a pattern of status, codes and message; the kind; what to do. The first that fits
     (r"\A4(?:00|04|22).*\b(stream_options|temperature|tool_choice)\b", "parameter", "left out now"),
     (r"\A402|insufficient.(quota|balance|credit|fund)|credit balance", "fatal", "no quota is left"),
@@ -277,21 +259,18 @@ RULES = [  # a pattern of status, codes and message; the kind; what to do. The f
     (r"\A3\d\d", "fatal", "the base URL has moved: the endpoint sends elsewhere"),
     (r"\A40[13]", "fatal", "check {key}, the key of {name}"),
     (r"\A40[45]", "fatal", "is there a model {model}? does the base URL lack its /v1?"),
-    (r"\A(408|409|429|5\d\d)", "transient", ""),
-    ("ConnectionRefusedError", "fatal", "nothing listens there: is the server running?"),
-    ("gaierror", "fatal", "the host is unknown: check the base URL and the network"),
+    ("ConnectionRefusedError|gaierror", "fatal", "nothing listens there: is the server running?"),
+    (r"\A(408|409|429|5\d\d)|Timeout|ConnectionError|TransportError", "transient", ""),
     ("page of HTML", "fatal", "the base URL is not that of a chat API"),
     (r"\Aerror ", "transient", "that is no chat completion"),
-    ("Timeout|ConnectionError|TransportError", "transient", ""),
     ("proxy|socks", "fatal", "look at the variables HTTP_PROXY and ALL_PROXY"),
     ("", "fatal", ""),
 ]  # fmt: skip
 
 
 class BackendError(Exception):
-    """Why there is no reply: one line with the URL, and what to do. kind: "settings" (nothing was
-    sent), "transient", "bad_call", "parameter" (one was refused), "context" (too long for the
-    model) or "fatal". wait: seconds that the endpoint asked for."""
+    """Why there is no reply, in one line. kind: "settings" (nothing was sent), "context" (too long
+    for the model), "fatal", or one of TRIES. wait: seconds that the endpoint asked for."""
 
     def __init__(self, message: str, kind: str = "fatal", wait: float | None = None) -> None:
         super().__init__(visible(message))
@@ -301,7 +280,14 @@ class BackendError(Exception):
 def explain(error: Any, at: Endpoint, status: str = "", headers: Any = None) -> BackendError:
     """Whatever was raised, or the body of an error, as one line without the key."""
     if isinstance(error, str):
-        codes, message = error_fields(error)
+        fields: list[tuple[str, Any]] = []
+        with contextlib.suppress(ValueError, RecursionError):
+            json.loads(error, object_pairs_hook=fields.extend)  # all fields of all objects in it
+        codes = " ".join(str(value) for key, value in fields if key in CODES)
+        told = [text for key, text in fields if key in MESSAGES and isinstance(text, str) and text]
+        message = ": ".join(dict.fromkeys(told)) or error
+        if html := re.match(r"(?is)\s*<(?:html|!doctype|head|body)(.*<title>(.*?)<)?", message):
+            message = f"a page of HTML: {html[2] or ''}"
         status = status or next(iter(re.findall(r"\b[45]\d\d\b", codes)), "error")
     else:
         chain = [error]
@@ -324,19 +310,6 @@ def explain(error: Any, at: Endpoint, status: str = "", headers: Any = None) -> 
     return BackendError(f"{at.url}: {status}: {line} ({hint})".removesuffix(" ()"), kind, wait)
 
 
-def error_fields(body: str) -> tuple[str, str]:
-    """The codes and the messages of an error body, wherever in it they stand."""
-    fields: list[tuple[str, Any]] = []
-    with contextlib.suppress(ValueError, RecursionError):
-        json.loads(body, object_pairs_hook=fields.extend)  # all fields of all objects in it
-    codes = " ".join(str(value) for key, value in fields if key in CODES)
-    said = dict.fromkeys(str(value) for key, value in fields if key in MESSAGES and value)
-    message = ": ".join(said) or body
-    if html := re.match(r"(?is)\s*<(?:html|!doctype|head|body)(.*<title>(.*?)</title>)?", message):
-        message = f"a page of HTML: {html[2] or ''}"
-    return codes, message
-
-
 def retry_after(headers: Any) -> float | None:
     """Seconds to wait, of `retry-after-ms` or `retry-after` (a number, with a unit, or a date)."""
     import email.utils  # noqa: PLC0415  (rare, and slow to load)
@@ -344,8 +317,9 @@ def retry_after(headers: Any) -> float | None:
     ms, text = headers.get("retry-after-ms"), headers.get("retry-after", "").strip()
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", f"{ms}ms" if ms else text):
         return float(match[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(match[2], 1)
-    date = email.utils.parsedate_tz(text)
-    return max(0.0, email.utils.mktime_tz(date) - time.time()) if date else None
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
+    return None
 
 
 # --- assembly ------------------------------------------------------------------------------------
@@ -353,19 +327,16 @@ GROWING = "content reasoning_content reasoning refusal text summary data argumen
 TOKENS = "prompt_tokens completion_tokens total_tokens".split()
 
 
-def read_chunks(blocks: Iterable[bytes]) -> Iterator[dict]:
+def read_chunks(lines: Iterable[str]) -> Iterator[dict]:
     """The objects in server-sent events, or the one that a body is; what is none, as an error."""
-    rest, pending = b"", ""
-    for block in itertools.chain(blocks, [b"\n"]):
-        *lines, rest = re.split(rb"[\r\n]", rest + block)  # httpx would split at U+2028 too
-        for line in lines:
-            text = line.decode("utf-8-sig", "replace")
-            pending += "" if re.match("(event|id|retry)?:", text) else text.removeprefix("data:")
-            if pending.strip() == "[DONE]":
-                return
-            with contextlib.suppress(ValueError):  # else it goes on in the next line
-                value, pending = json.loads(pending), ""
-                yield value if isinstance(value, dict) else {"error": [value]}
+    pending = ""
+    for line in lines:
+        pending += "" if re.match("(event|id|retry)?:", line) else f"\n{line.removeprefix('data:')}"
+        if pending.strip() == "[DONE]":
+            return
+        with contextlib.suppress(ValueError):  # else it goes on in the next line
+            value, pending = json.loads(pending, strict=False), ""
+            yield value if isinstance(value, dict) else {"error": [value]}
     if pending.strip():
         yield {"error": pending}
 
@@ -414,8 +385,8 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     reasoning = text_of(best.get("reasoning_content") or best.get("reasoning"))
     reasoning += "".join(map("".join, THOUGHT.findall(text)))
     text = THOUGHT.sub("", text)
-    came = as_list(best.get("tool_calls") or best.get("function_call") or [])
-    calls = [clean_call(call) for call in came]
+    came = best.get("tool_calls") or best.get("function_call") or []
+    calls = [clean_call(call) for call in as_list(came)]
     if names and not calls:
         text, calls = calls_in_text(text, names)
         text = re.sub(r"</?tool_response>|<(\w+)>\s*</\1>", "", text)
@@ -448,10 +419,9 @@ def clean_call(call: Any) -> ToolCall:
     name = re.sub(r"\A\s*functions?\.|<\|.*", "", text_of(function.get("name")), flags=re.S).strip()
     given = next((function[k] for k in ("arguments", "parameters", "input") if k in function), None)
     value = parsed(given)
-    arguments = str(given) if value is None else json.dumps(value, ensure_ascii=False)
+    text = str(given) if value is None else json.dumps(value, ensure_ascii=False)
     fresh = os.urandom(5).hex()[:9]  # 9 letters and digits: Mistral takes no other
-    function = SimpleNamespace(name=name, arguments=arguments)
-    return ToolCall(fresh, function, call.get("extra_content"))
+    return ToolCall(fresh, SimpleNamespace(name=name, arguments=text), call.get("extra_content"))
 
 
 def as_sent(call: ToolCall) -> dict:
@@ -481,35 +451,33 @@ def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
     """The words of a text, and the calls in it: on lines of their own, bare, fenced or in tags."""
     words, calls = "", []
     while start := CALL_START.search(text):
-        value, end = decoded(text, start.end())
-        made, closed = [clean_call(item) for item in as_list(value)], CALL_END.match(text, end)
-        found = made and all(call.function.name in names for call in made)
-        if found and closed and re.search("<f|arguments|parameters", text[start.end() : end]):
+        value, rest = decoded(text[start.end() :])
+        made, closed = [clean_call(item) for item in as_list(value)], CALL_END.match(rest)
+        ours = made and all(call.function.name in names for call in made)
+        if ours and closed and re.search('"(arguments|parameters)"', json.dumps(value)):
             words += text[: start.start()]
             calls += [(call, len(words)) for call in made]
-            text = text[closed.end() :]
+            text = rest[closed.end() :]
         else:
             end = text.find("\n", start.end()) + 1 or len(text)
             words, text = words + text[:end], text[end:]
-    words += text
     for call, place in calls:
-        call.words_after = bool(words[place:].strip())
-    return words, [call for call, _ in calls]
+        call.words_after = bool(words[place:].strip() or text.strip())
+    return words + text, [call for call, _ in calls]
 
 
-def decoded(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value or function tag at `start`, its braces mended, and where it ends."""
-    if tag := FUNCTION_TAG.match(text, start):
+def decoded(text: str) -> tuple[Any, str]:
+    """The JSON value or function tag that a text begins with, its braces mended, and the rest."""
+    if tag := FUNCTION_TAG.match(text):
         arguments = dict(PARAMETER_TAG.findall(tag[2])) or tag[2]
-        return {"name": tag[1], "arguments": arguments}, tag.end()
-    start += text.startswith("{{", start)  # {{...}, and below {{... {{...}} }} and {...
-    block = re.split(r"```|</|\n\s*\n", text[start:], maxsplit=1)[0].rstrip()
-    halved = block.replace("{{", "{").replace("}}", "}")
-    for source, place in ((text, start), (halved, 0), (block + "}", 0)):
+        return {"name": tag[1], "arguments": arguments}, text[tag.end() :]
+    text = text[text.startswith("{{") :]  # {{...}, and below {{... {{...}} }} and {...
+    closed = re.sub(r"(?=\s*(```|</|\n\s*\n|\Z))", "}", text, count=1)
+    for source in (text, text.replace("{{", "{").replace("}}", "}"), closed):
         with contextlib.suppress(ValueError, RecursionError):
-            value, end = json.JSONDecoder(strict=False).raw_decode(source, place)
-            return value, end if source is text else start + len(block)
-    return None, start
+            value, end = json.JSONDecoder(strict=False).raw_decode(source)
+            return value, source[end:]
+    return None, text
 
 
 # --- text ----------------------------------------------------------------------------------------
@@ -517,9 +485,8 @@ THOUGHT = re.compile(  # the last: Harmony, where the server did not take it apa
     r"(?s)(?<![`\"'])<think(?:ing)?>(.*?)(?:</think(?:ing)?>|\Z)|\A(.*)(?<![`\"'])</think(?:ing)?>"
     r"|<\|channel\|>analysis<\|message\|>(.*?)(?:<\|end\|>|\Z)"
 )
-BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"  # letters that look like nothing
-BLANK += "".join(map(chr, range(0xE0100, 0xE01F0)))  # variation selectors that no script needs
-JOINING = "\u200c\u200d" + "".join(map(chr, range(0xFE00, 0xFE10)))  # in scripts and emoji
+BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U000e0100-\U000e01ef"  # look like nothing
+JOINING = "\u200c\u200d\ufe00-\ufe0f"  # in scripts and emoji
 
 
 def as_dict(value: Any) -> dict:
@@ -544,16 +511,15 @@ def text_of(content: Any) -> str:
 
 
 def visible(text: str, strict: bool = False) -> str:
-    """The text with what a terminal would obey or hide written out, as in \\x1b. Lines and tabs
-    stay; so do the joiners of emoji and scripts, unless `strict`."""
-    hidden = "Cc Cf Cs Zl Zp" + " Zs" * strict  # Unicode categories
+    """The text with what a terminal obeys or hides written out. `strict`: joiners, blanks too."""
+    hiding = {"Cc", "Cf", "Cs", "Zl", "Zp", "Zs" if strict else ""}  # Unicode categories
 
     def written_out(match: re.Match) -> str:
-        char = match[0]
-        hides = strict if char in JOINING else unicodedata.category(char) in hidden
-        return char.encode("unicode_escape").decode() if hides or char in BLANK else char
+        hides = match[1] or (strict if match[2] else unicodedata.category(match[0]) in hiding)
+        return match[0].encode("unicode_escape").decode() if hides else match[0]
 
-    return re.sub(r"[^\x20-\x7e\n\t]", written_out, text if strict else text.replace("\r\n", "\n"))
+    text = text if strict else text.replace("\r\n", "\n")
+    return re.sub(rf"([{BLANK}])|([{JOINING}])|[^\x20-\x7e\n\t]", written_out, text)
 
 
 if __name__ == "__main__":
@@ -562,5 +528,3 @@ if __name__ == "__main__":
     except BackendError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2 if error.kind == "settings" else 1)
-    except KeyboardInterrupt:
-        sys.exit(130)
