@@ -2,9 +2,8 @@
 
     python backend.py "Say hello."        try the set-up
 
-What endpoints and models get wrong is put right here, so that the loop sees one shape of reply. It
-knows tools by their names only. In order: settings (BACKENDS, connect, Endpoint), chat, errors
-(BackendError), assembly (bytes to a Reply), calls (made clean, found in text), text.
+What endpoints and models get wrong is put right here, so that the loop sees one shape of reply.
+In order: settings (BACKENDS, connect), chat, errors, assembly (bytes to a Reply), calls, text.
 """
 
 import contextlib
@@ -74,24 +73,18 @@ class Endpoint:
         import openai  # noqa: PLC0415  (takes most of a second)
 
         away, hooks = not LOOPBACK.match(self.url), {"response": [self.check]}
-        http = openai.DefaultHttpxClient(trust_env=away, event_hooks=hooks)
-        client = openai.OpenAI(api_key=self.key, base_url=self.url, http_client=http)
-        # a local model may be silent for minutes
-        return client.with_options(timeout=openai.Timeout(600, connect=10), max_retries=0)
+        wait = openai.Timeout(600, connect=10)  # a local model may be silent for minutes
+        http = openai.DefaultHttpxClient(trust_env=away, timeout=wait, event_hooks=hooks)
+        return openai.OpenAI(api_key=self.key, base_url=self.url, http_client=http, max_retries=0)
 
     def check(self, response: Any) -> None:
         """Stop at an error, before the SDK reads its body to the end, and before a redirect."""
-        if response.is_success:
-            return
-        body, deadline = b"", time.monotonic() + 10
-        with contextlib.suppress(Exception):  # however the body breaks, the status counts
-            response.request.extensions["timeout"] = {"read": 10}
-            for block in response.iter_bytes():
-                body += block
-                if len(body) > 1_000_000 or time.monotonic() > deadline:
-                    break
-        text = body.decode("utf-8", "replace")  # whatever charset it claims
-        raise explain(text, self, str(response.status_code), response.headers)
+        if not response.is_success:
+            body: list[bytes] = []
+            with contextlib.suppress(Exception):  # however the body breaks, the status counts
+                body.extend(itertools.islice(response.iter_bytes(), 20))
+            text = b"".join(body).decode("utf-8", "replace")  # whatever charset it claims
+            raise explain(text, self, str(response.status_code), response.headers)
 
     def hide(self, text: str) -> str:
         """The text without the key. What is shorter is none, and would garble it."""
@@ -100,8 +93,7 @@ class Endpoint:
     def models(self, timeout: float = 20) -> list[str]:
         """The ids that GET /v1/models names. Raises BackendError."""
         try:
-            body = self.client.get("/models", cast_to=object, options={"timeout": timeout})
-            return [str(item["id"]) for item in body["data"]]
+            return [str(model.id) for model in self.client.models.list(timeout=timeout)]
         except Exception as error:  # anything may come back
             raise explain(error, self) from error
 
@@ -112,41 +104,35 @@ def need(condition: Any, told: str) -> None:
         raise BackendError(told, "settings")
 
 
-@functools.cache
-def load_settings() -> None:
-    """Read the `.env` beside this file; what is set already stays."""
-    # Never one of the working directory: a cloned project could have the key sent elsewhere.
-    if not (path := Path(__file__).with_name(".env")).exists():
-        return
-    try:
-        from dotenv import load_dotenv  # noqa: PLC0415
-
-        load_dotenv(path, encoding="utf-8-sig")
-    except (ImportError, OSError, ValueError) as error:
-        told = f"cannot read .env ({error}): is this .venv/bin/python, with requirements.txt?"
-        raise BackendError(told, "settings") from error
-
-
 def setting(name: str) -> str:
     """An environment variable, or its line in `.env`, without what pasting leaves around it."""
-    load_settings()
+    # The one beside this file: that of a cloned project could have the key sent elsewhere.
+    if name not in os.environ and (path := Path(__file__).with_name(".env")).exists():
+        try:
+            import dotenv  # noqa: PLC0415
+
+            dotenv.load_dotenv(path, encoding="utf-8-sig")
+        except (ImportError, OSError, ValueError) as error:
+            need(False, f"cannot read .env ({error}): is this .venv/bin/python?")
     return os.environ.get(name, "").strip(" \t\r\n\"'\u201c\u201d\u2018\u2019\ufeff")
 
 
 def connect(name: str | None = None, model: str | None = None, url: str | None = None) -> Endpoint:
-    """The endpoint: from the arguments, else the environment, else a server on this machine. Raises
-    BackendError, of kind "settings" where something has to be set first."""
-    url = clean_url(url or setting("OPENAI_BASE_URL"))
+    """The endpoint: from the arguments, the environment, or a server here. Raises BackendError."""
+    url = (url or setting("OPENAI_BASE_URL")).strip().rstrip("/").removesuffix("/chat/completions")
+    if url and "://" not in url:
+        url = ("http://" if LOOPBACK.match(url) else "https://") + url
+    need(re.fullmatch(r"(https?://[^/\s]\S*)?", url), f"the base URL {url!r} is no http(s) address")
     name = name or setting("AGENT_BACKEND") or (url and "openai") or usual_backend()
     need(name in BACKENDS, f"unknown backend {name!r}: take {', '.join(BACKENDS)}")
     backend = BACKENDS[name]
-    key = setting(backend.key) if backend.key else ""
+    key = setting(backend.key or "")
     told = f"{name} needs a key: set {backend.key} in .env (for a server without: --backend vllm)"
     need(key or not backend.key or LOOPBACK.match(url), told)
     need(not re.search(r"[^!-~]", key), f"{backend.key} has a character that no key has")
-    endpoint = Endpoint(backend, url or backend.url, key or "no-key")
     degree = setting("AGENT_TEMPERATURE") or ("" if backend.key else "0")  # small models wander
     need(re.fullmatch(r"(\d+(\.\d+)?)?", degree), f"AGENT_TEMPERATURE={degree} is no number")
+    endpoint = Endpoint(backend, url or backend.url, key or "no-key")
     endpoint.temperature = float(degree) if degree else None
     usual = backend.model if endpoint.url == backend.url else None
     endpoint.model = model or setting("AGENT_MODEL") or usual or next(iter(endpoint.models()), "")
@@ -161,15 +147,6 @@ def usual_backend() -> str:
             if setting(backend.key) if backend.key else Endpoint(backend, backend.url).models(1):
                 return name
     raise BackendError(WAYS_TO_GO_ON, "settings")
-
-
-def clean_url(url: str) -> str:
-    """A base URL as the SDK wants it, of what people paste."""
-    url = url.strip().rstrip("/").removesuffix("/chat/completions")
-    if url and "://" not in url:
-        url = ("http://" if LOOPBACK.match(url) else "https://") + url
-    need(re.fullmatch(r"(https?://[^/\s]\S*)?", url), f"the base URL {url!r} is no http(s) address")
-    return url
 
 
 # --- chat ----------------------------------------------------------------------------------------
@@ -214,17 +191,15 @@ def chat(
     tool_choice: str | None = None,
     watch: Watch = lambda *_: None,
 ) -> Reply:
-    """Send the conversation, return the reply: the same one, streamed or not. `watch` is told
-    "request" and "chunk" (both raw), "text" (of the answer, as it streams) and "notice" (a line
-    before each wait). Raises BackendError, of kind "context" where it is too long for the model."""
-    endpoint, failures = backend or connect(), []
-    request: dict = {"model": endpoint.model, "messages": [*messages]}
-    request["temperature"] = endpoint.temperature  # None is not sent
+    """Send the conversation, return the reply. `watch` is told "request" and "chunk" (raw), "text"
+    (of the answer, as it streams) and "notice" (before each wait). Raises BackendError."""
+    at, failures = backend or connect(), []
+    request: Message = {"model": at.model, "messages": messages, "temperature": at.temperature}
     request |= {"tools": tools, "tool_choice": tool_choice} if tools else {}
     request |= {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
     while True:
         try:
-            return exchange(endpoint, request, watch)
+            return exchange(at, request, watch)
         except BackendError as error:
             failures.append(error.kind)
             tries = failures.count(error.kind)
@@ -240,51 +215,43 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
     names = [tool["function"]["name"] for tool in request.get("tools", [])]
     sent = {k: v for k, v in request.items() if v is not None and k not in endpoint.refused}
     whole, shown = dict[str, Any](), ""
-
-    def tell(text: str) -> None:
-        """Tell what a growing text has more than was shown of it."""
-        nonlocal shown
-        if text.startswith(shown) and text != shown:
-            watch("text", text[len(shown) :])
-            shown = text
-
     try:
-        try:
-            json.dumps(sent, ensure_ascii=False, allow_nan=False).encode()
-        except ValueError:  # lone surrogates or NaN, which no endpoint takes
-            text = whole_characters(json.dumps(sent, ensure_ascii=False))
-            sent = json.loads(text, parse_constant=lambda _: None)
-        watch("request", sent)
-        create = endpoint.client.chat.completions.with_streaming_response.create
-        # as extra_body, for the SDK would compare each message with its types: that takes longest
-        with create(model="", messages=[], extra_body=sent) as response:
-            for count, chunk in enumerate(read_chunks(response.iter_bytes())):  # plain: just one
+        text = text_of(json.dumps(sent, ensure_ascii=False))  # lone surrogates and NaN are refused
+        watch("request", sent := json.loads(text, parse_constant=lambda _: None))
+        with endpoint.client.chat.completions.with_streaming_response.create(**sent) as response:
+            for chunk in read_chunks(response.iter_lines()):  # a plain reply is a stream of one
                 watch("chunk", chunk)
-                if not isinstance(chunk, dict):
-                    raise ValueError(f"this is no chat completion: {json.dumps(chunk)}")
                 if any(map(chunk.get, ["error"] if chunk.get("choices") else MESSAGES)):
                     raise explain(json.dumps(chunk), endpoint)  # status 200, or in mid-stream
                 whole = merged(whole, chunk)
-                if count % (1 + len(shown) // 2000) == 0:  # a long text is looked at less often
-                    tell(certain_text(whole, bool(names)))
+                shown = tell(whole, shown, watch, bool(names))
         reply = clean_reply(whole, names, endpoint.backend.returns)
-        tell(reply.content or "")
+        if reply.content and reply.content != shown and reply.content.startswith(shown):
+            watch("text", reply.content[len(shown) :])
         return reply
     except Exception as error:  # the SDK lets httpx, JSON, URL and encoding errors through
         raise explain(error, endpoint) from error
 
 
+def tell(whole: dict, shown: str, watch: Watch, offered: bool) -> str:
+    """Tell more of a growing answer: what can be no call and no reasoning any more."""
+    text = "".join(text_of(message.get("content")) for message in messages_of(whole)[:1])
+    text = THOUGHT.sub("", re.sub(r"<[\w|/>]*\Z", "", text)).lstrip()  # no half of a tag either
+    hold = MAY_BE_CALL.search(text) if offered else None
+    text = text[: hold and hold.start()].rstrip().rstrip("\ufffd")  # half a surrogate pair
+    if text == shown or not text.startswith(shown):
+        return shown
+    watch("text", text[len(shown) :])
+    return text
+
+
 # --- errors --------------------------------------------------------------------------------------
-MESSAGES = ["error", "message", "detail", "msg", "errors", "raw"]  # where bodies tell what is wrong
-CODES = ["code", "type", "status"]
-FIELD = re.compile(rf'"({"|".join(MESSAGES + CODES)})"\s*:\s*("[^"\\]*(?:\\.[^"\\]*)*"|\d+)', re.S)
+MESSAGES, CODES = "error message detail msg errors raw".split(), "code type status".split()
 RULES = [  # a pattern of status, codes and message; the kind; what to do. The first that fits
     (r"\A4(?:00|04|22).*\b(stream_options|temperature|tool_choice)\b", "parameter", "left out now"),
-    (r"\A402|insufficient[_ ](quota|balance|credit|fund)|credit balance is", "fatal",
-     "quota: the account has nothing left"),
-    (r"\A413|context[_ ]?(length|size|window)|maximum context|(prompt|input|request) (is )?too (lo"
-     r"ng|large)|too many (\w+ )?tokens|reduce (the length|your message)|exceed\w* .{0,40}context|"
-     r"(input|prompt) .{0,40}exceeds?|maximum (input|prompt|sequence) length", "context", ""),
+    (r"\A402|insufficient.(quota|balance|credit|fund)|credit balance", "fatal", "no quota is left"),
+    (r"\A413|context.?(length|size|window)|maximum (context|input|prompt)|reduce (the length|your)|"
+     r"too many tokens|(prompt|input|request)\b.{0,40} (exceeds|too (long|large))", "context", ""),
     (r"tool_use_failed|pars\w+ tool[ _]?call|failed to call a function|malformed_function_call",
      "bad_call", "the model kept producing bad tool calls"),
     (r"tools?\b.{0,60}not (support|enabl)|not support.{0,40}\btools?\b", "fatal",
@@ -292,20 +259,18 @@ RULES = [  # a pattern of status, codes and message; the kind; what to do. The f
     (r"\A3\d\d", "fatal", "the base URL has moved: the endpoint sends elsewhere"),
     (r"\A40[13]", "fatal", "check {key}, the key of {name}"),
     (r"\A40[45]", "fatal", "is there a model {model}? does the base URL lack its /v1?"),
-    (r"\A(408|409|429|5\d\d)", "transient", ""),
-    ("ConnectionRefusedError", "fatal", "nothing listens there: is the server running?"),
-    ("gaierror", "fatal", "the host is unknown: check the base URL and the network"),
-    ("SSLError", "fatal", "no trusted TLS connection"),
-    (r"\Aerror |Timeout|ConnectionError|TransportError", "transient", ""),
+    ("ConnectionRefusedError|gaierror", "fatal", "nothing listens there: is the server running?"),
+    (r"\A(408|409|429|5\d\d)|Timeout|ConnectionError|TransportError", "transient", ""),
+    ("page of HTML", "fatal", "the base URL is not that of a chat API"),
+    (r"\Aerror ", "transient", "that is no chat completion"),
     ("proxy|socks", "fatal", "look at the variables HTTP_PROXY and ALL_PROXY"),
     ("", "fatal", ""),
 ]  # fmt: skip
 
 
 class BackendError(Exception):
-    """Why there is no reply: one line with the URL, and what to do. kind: "settings" (nothing was
-    sent), "transient", "bad_call", "parameter" (one was refused), "context" (too long for the
-    model) or "fatal". wait: seconds that the endpoint asked for."""
+    """Why there is no reply, in one line. kind: "settings" (nothing was sent), "context" (too long
+    for the model), "fatal", or one of TRIES. wait: seconds that the endpoint asked for."""
 
     def __init__(self, message: str, kind: str = "fatal", wait: float | None = None) -> None:
         super().__init__(visible(message))
@@ -314,16 +279,22 @@ class BackendError(Exception):
 
 def explain(error: Any, at: Endpoint, status: str = "", headers: Any = None) -> BackendError:
     """Whatever was raised, or the body of an error, as one line without the key."""
-    told = error if isinstance(error, BackendError) else getattr(error, "__cause__", None)
-    if isinstance(told, BackendError):  # of `check`, wrapped by the SDK
-        return told
     if isinstance(error, str):
-        codes, message = error_fields(error)
+        fields: list[tuple[str, Any]] = []
+        with contextlib.suppress(ValueError, RecursionError):
+            json.loads(error, object_pairs_hook=fields.extend)  # all fields of all objects in it
+        codes = " ".join(str(value) for key, value in fields if key in CODES)
+        told = [text for key, text in fields if key in MESSAGES and isinstance(text, str) and text]
+        message = ": ".join(dict.fromkeys(told)) or error
+        if html := re.match(r"(?is)\s*<(?:html|!doctype|head|body)(.*<title>(.*?)<)?", message):
+            message = f"a page of HTML: {html[2] or ''}"
         status = status or next(iter(re.findall(r"\b[45]\d\d\b", codes)), "error")
     else:
         chain = [error]
         while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
             chain.append(cause)
+        if isinstance(chain[-1], BackendError):  # of `check`, wrapped by the SDK
+            return chain[-1]
         codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
         status, message = type(error).__name__, str(chain[-1])
     said = f"{status} {codes[:1000]} {message[:2000]}"
@@ -339,59 +310,35 @@ def explain(error: Any, at: Endpoint, status: str = "", headers: Any = None) -> 
     return BackendError(f"{at.url}: {status}: {line} ({hint})".removesuffix(" ()"), kind, wait)
 
 
-def error_fields(body: str) -> tuple[str, str]:
-    """The codes and the messages of an error body, wherever in it they stand."""
-    if html := re.match(r"(?is)\s*<(?:html|!doctype|head|body)(?:.*?<title>(.*?)</title>)?", body):
-        return "", f"a page of HTML: {html[1] or ''}"
-    fields: list[tuple[str, str]] = []
-    with contextlib.suppress(ValueError):
-        fields = [(key, str(json.loads(text, strict=False))) for key, text in FIELD.findall(body)]
-    codes = " ".join(text for key, text in fields if key in CODES)
-    said = dict.fromkeys(text for key, text in fields if key in MESSAGES and text)
-    return codes, ": ".join(said) or body
-
-
 def retry_after(headers: Any) -> float | None:
     """Seconds to wait, of `retry-after-ms` or `retry-after` (a number, with a unit, or a date)."""
+    import email.utils  # noqa: PLC0415  (rare, and slow to load)
+
     ms, text = headers.get("retry-after-ms"), headers.get("retry-after", "").strip()
     if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?", f"{ms}ms" if ms else text):
         return float(match[1]) * {"ms": 0.001, "m": 60, "h": 3600}.get(match[2], 1)
-    with contextlib.suppress(TypeError, ValueError, OverflowError, IndexError):
-        import email.utils  # noqa: PLC0415  (rare, and slow to load)
-
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
     return None
 
 
 # --- assembly ------------------------------------------------------------------------------------
-GROWING = "name content reasoning_content reasoning refusal text summary data arguments".split()
+GROWING = "content reasoning_content reasoning refusal text summary data arguments".split()
 TOKENS = "prompt_tokens completion_tokens total_tokens".split()
 
 
-def read_chunks(blocks: Iterable[bytes]) -> Iterator[Any]:
-    """The JSON values of a body: the data of server-sent events, or one document, as it comes."""
-    pending, held, size = "", bytearray(), 0
-    blocks = itertools.chain(blocks, [b"\ndata:\n"])  # so that a document is read at its end too
-    for part in (part for block in blocks for part in block.splitlines(keepends=True)):
-        held += part  # httpx would split lines at U+2028 too
-        if (size := size + len(part)) > 50_000_000:
-            raise ValueError("the reply does not end")
-        if not part.endswith((b"\n", b"\r")):
-            continue
-        line, held = held.decode("utf-8-sig", "replace"), bytearray()
-        if re.fullmatch(r"(data:)?\s*\[DONE\]\s*", line):
+def read_chunks(lines: Iterable[str]) -> Iterator[dict]:
+    """The objects in server-sent events, or the one that a body is; what is none, as an error."""
+    pending = ""
+    for line in lines:
+        pending += "" if re.match("(event|id|retry)?:", line) else f"\n{line.removeprefix('data:')}"
+        if pending.strip() == "[DONE]":
             return
-        if line.startswith("data:"):
-            pending += line[5:]
-            with contextlib.suppress(ValueError):  # else it goes on in the next data line
-                value, pending = json.loads(pending), ""
-                yield value
-        elif not re.match("(event|id|retry)?:", line):
-            pending += line
-    if pending.lstrip().startswith("<"):
-        raise ValueError("a page of HTML came back: the base URL is not that of a chat API")
+        with contextlib.suppress(ValueError):  # else it goes on in the next line
+            value, pending = json.loads(pending, strict=False), ""
+            yield value if isinstance(value, dict) else {"error": [value]}
     if pending.strip():
-        raise ConnectionError("the reply was cut off, or is no JSON")
+        yield {"error": pending}
 
 
 def merged(old: Any, new: Any, key: str = "") -> Any:
@@ -406,24 +353,20 @@ def merged(old: Any, new: Any, key: str = "") -> Any:
             place = next((i for i in range(len(old))[::-1] if goes_on(old[i], item, key)), len(old))
             old[place : place + 1] = [merged(old[place] if old[place:] else None, item)]
         return old
-    if not (isinstance(old, str) and isinstance(new, str) and key in GROWING):
-        return new
-    if key == "name" and (old.endswith(new) or new.startswith(old)):
-        return max(old, new, key=len)  # repeated on each fragment
-    return old + new
+    grows = isinstance(old, str) and isinstance(new, str) and key in GROWING
+    return old + new if grows else new  # a name or an id may be repeated on each fragment
 
 
 def goes_on(old: Any, new: Any, key: str) -> bool:
     """Whether an item of a list goes on with this earlier one."""
     old, new = as_dict(old), as_dict(new)
     last = key in ("tool_calls", "choices")  # Gemini: without an index the last one goes on
-    if not (last if new.get("index") is None else new["index"] == old.get("index")):
-        return False
+    same = last if new.get("index") is None else new["index"] == old.get("index")
     if old.get("id") and new.get("id"):  # Ollama: a new call at a taken index
-        return old["id"] == new["id"]
+        return same and old["id"] == new["id"]
     before, function = as_dict(old.get("function")), as_dict(new.get("function"))
     again = before.get("arguments") and function.get("name") and function.get("arguments")
-    return not again or parsed(before["arguments"]) is None
+    return same and not (again and parsed(before["arguments"]) is not None)
 
 
 def messages_of(whole: dict) -> list[dict]:
@@ -438,20 +381,19 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     if not any("delta" not in m or m.get("finish_reason") for m in messages):
         raise ConnectionError("the reply was cut off before its end, or is empty")
     best = next((m for m in messages if m.get("tool_calls") or m.get("function_call")), messages[0])
-    text = next(filter(None, (text_of(m.get("content")) for m in (best, *messages))), "")
+    text = text_of(best.get("content"))
     reasoning = text_of(best.get("reasoning_content") or best.get("reasoning"))
     reasoning += "".join(map("".join, THOUGHT.findall(text)))
     text = THOUGHT.sub("", text)
-    raw = best.get("tool_calls") or best.get("function_call") or []
-    calls = [clean_call(call) for call in as_list(raw)]
+    came = best.get("tool_calls") or best.get("function_call") or []
+    calls = [clean_call(call) for call in as_list(came)]
     if names and not calls:
         text, calls = calls_in_text(text, names)
         text = re.sub(r"</?tool_response>|<(\w+)>\s*</\1>", "", text)
     refused = not text.strip() and text_of(best.get("refusal"))
     text = (refused or text).strip()
     finish = "content_filter" if refused else str(best.get("finish_reason") or "stop")
-    back = reasoning if returns == "reasoning_content" else best.get(returns)
-    extra = {"tool_calls": [as_sent(call) for call in calls], returns: back}
+    extra = {"tool_calls": [as_sent(call) for call in calls], returns: best.get(returns)}
     message = {"role": "assistant", "content": text} | {k: v for k, v in extra.items() if k and v}
     told = as_dict(whole.get("usage"))
     usage = {k: n if isinstance(n := told.get(k), int) and 0 <= n < 10**12 else 0 for k in TOKENS}
@@ -461,11 +403,10 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
 
 # --- calls ---------------------------------------------------------------------------------------
 TAG = r"(?:tool_calls?|tools?|function_calls?|tool_code)"
-OPENING = rf"(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*"
-DATA = r"```(?:(?:json|xml|te?xt|plain|tool|function)\w*)?(?!\w)|```\w*\s*[{\[<]"
-CODE = rf"^[ \t]*(?!{DATA})```.*?(?:^[ \t]*```|\Z)"  # a block of it is passed over
-CALL_START = re.compile(rf"(?ms){CODE}|(?P<call>^[ \t,;]*(?:{OPENING}){{0,3}}(?=[{{\[<]))")
-CALL_END = re.compile(rf"[}}\]]*\s*(?:```(?!\w)|</{TAG}>|\Z|(?<=\n))\s*(?:```(?!\w)|</{TAG}>)?\s*")
+OPENING, CLOSING = rf"(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*", rf"(?:```(?!\w)|</{TAG}>)"
+CODE = r"^[ \t]*(?!```(?!\w)|```\w*\s*[{\[<])```.*?(?:^[ \t]*```|\Z)"  # is passed over
+CALL_START = re.compile(rf"(?ms){CODE}|^[ \t,;]*(?:{OPENING}){{0,3}}(?=[{{\[<])")
+CALL_END = re.compile(rf"[}}\]]*\s*(?:{CLOSING}|\Z|(?<=\n))\s*{CLOSING}?\s*")
 FUNCTION_TAG = re.compile(r"<function=([^>\s]+)>(.*?)(?:</function>|\Z)", re.S)
 PARAMETER_TAG = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|\Z)", re.S)
 MAY_BE_CALL = re.compile(r"^[ \t]*(?:`{1,2}\Z|(?:```\w*\s*)?(?:[{<]|\[[{T]|\[?\Z))", re.M)
@@ -478,11 +419,9 @@ def clean_call(call: Any) -> ToolCall:
     name = re.sub(r"\A\s*functions?\.|<\|.*", "", text_of(function.get("name")), flags=re.S).strip()
     given = next((function[k] for k in ("arguments", "parameters", "input") if k in function), None)
     value = parsed(given)
-    arguments = str(given) if value is None else json.dumps(value, ensure_ascii=False)
+    text = str(given) if value is None else json.dumps(value, ensure_ascii=False)
     fresh = os.urandom(5).hex()[:9]  # 9 letters and digits: Mistral takes no other
-    return ToolCall(
-        fresh, SimpleNamespace(name=name, arguments=arguments), call.get("extra_content")
-    )
+    return ToolCall(fresh, SimpleNamespace(name=name, arguments=text), call.get("extra_content"))
 
 
 def as_sent(call: ToolCall) -> dict:
@@ -496,12 +435,11 @@ def as_sent(call: ToolCall) -> dict:
 def parsed(arguments: Any) -> dict | None:
     """The arguments as an object, also out of a fence, encoded twice, or before a stray token."""
     try:
-        for _ in range(3):
-            if isinstance(arguments, str):
-                text = re.sub(r"\A```\w*|```\Z", "", arguments.strip()).strip()
-                arguments, end = json.JSONDecoder().raw_decode(text or "{}")
-                if not re.fullmatch(r"\s*[^\s{\[\"]{0,40}", text[end:]):
-                    return None
+        while isinstance(arguments, str):
+            text = re.sub(r"\A```\w*|```\Z", "", arguments.strip()).strip()
+            arguments, end = json.JSONDecoder().raw_decode(text or "{}")
+            if not re.fullmatch(r"\s*[^\s{\[\"]{0,40}", text[end:]):
+                return None
         # NaN, lone surrogates, nesting and numbers beyond bounds: a server may stumble ever after
         json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
@@ -512,49 +450,43 @@ def parsed(arguments: Any) -> dict | None:
 def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
     """The words of a text, and the calls in it: on lines of their own, bare, fenced or in tags."""
     words, calls = "", []
-    for _ in range(500):  # a degenerate text has thousands of openings
-        if not (start := CALL_START.search(text)):
-            break
-        value, end = decoded(text, start.end()) if start["call"] is not None else (None, 0)
-        made, closed = [clean_call(item) for item in as_list(value)], CALL_END.match(text, end)
-        found = made and all(call.function.name in names for call in made)
-        if found and closed and re.search("<f|arguments|parameters", text[start.end() : end]):
+    while start := CALL_START.search(text):
+        value, rest = decoded(text[start.end() :])
+        made, closed = [clean_call(item) for item in as_list(value)], CALL_END.match(rest)
+        ours = made and all(call.function.name in names for call in made)
+        if ours and closed and re.search('"(arguments|parameters)"', json.dumps(value)):
             words += text[: start.start()]
             calls += [(call, len(words)) for call in made]
-            text = text[closed.end() :]
+            text = rest[closed.end() :]
         else:
             end = text.find("\n", start.end()) + 1 or len(text)
             words, text = words + text[:end], text[end:]
-    words += text
     for call, place in calls:
-        call.words_after = bool(words[place:].strip())
-    return words, [call for call, _ in calls]
+        call.words_after = bool(words[place:].strip() or text.strip())
+    return words + text, [call for call, _ in calls]
 
 
-def decoded(text: str, start: int) -> tuple[Any, int]:
-    """The JSON value or function tag at `start`, its braces mended, and where it ends."""
-    if tag := FUNCTION_TAG.match(text, start):
+def decoded(text: str) -> tuple[Any, str]:
+    """The JSON value or function tag that a text begins with, its braces mended, and the rest."""
+    if tag := FUNCTION_TAG.match(text):
         arguments = dict(PARAMETER_TAG.findall(tag[2])) or tag[2]
-        return {"name": tag[1], "arguments": arguments}, tag.end()
-    inner = start + text.startswith("{{", start)  # {{...}, and below {{...}}, {... and {{...
-    block = re.split(r"```|</|\n\s*\n", text[start : start + 20_000], maxsplit=1)[0].rstrip()
-    halved = block.replace("{{", "{").replace("}}", "}")
-    for source, place in ((text, inner), (halved, 0), (block + "}", 0), (block[1:] + "}", 0)):
+        return {"name": tag[1], "arguments": arguments}, text[tag.end() :]
+    text = text[text.startswith("{{") :]  # {{...}, and below {{... {{...}} }} and {...
+    closed = re.sub(r"(?=\s*(```|</|\n\s*\n|\Z))", "}", text, count=1)
+    for source in (text, text.replace("{{", "{").replace("}}", "}"), closed):
         with contextlib.suppress(ValueError, RecursionError):
-            value, end = json.JSONDecoder(strict=False).raw_decode(source, place)
-            return value, end if source is text else start + len(block)
-    return None, start
+            value, end = json.JSONDecoder(strict=False).raw_decode(source)
+            return value, source[end:]
+    return None, text
 
 
 # --- text ----------------------------------------------------------------------------------------
 THOUGHT = re.compile(  # the last: Harmony, where the server did not take it apart
-    r"(?s)(?<![`\"'])<think(?:ing)?>(.*?)(?:</think(?:ing)?>|\Z)"
-    r"|\A(.*)(?<![`\"'])</think(?:ing)?>"
-    r"|<\|channel\|>analysis(?:<\|message\|>)?(.*?)(?:<\|end\|>|(?=<\|(?:start|channel)\|>)|\Z)"
+    r"(?s)(?<![`\"'])<think(?:ing)?>(.*?)(?:</think(?:ing)?>|\Z)|\A(.*)(?<![`\"'])</think(?:ing)?>"
+    r"|<\|channel\|>analysis<\|message\|>(.*?)(?:<\|end\|>|\Z)"
 )
-BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0"  # letters that look like nothing
-BLANK += "".join(map(chr, range(0xE0100, 0xE01F0)))  # variation selectors that no script needs
-JOINING = "\u200c\u200d" + "".join(map(chr, range(0xFE00, 0xFE10)))  # in scripts and emoji
+BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U000e0100-\U000e01ef"  # look like nothing
+JOINING = "\u200c\u200d\ufe00-\ufe0f"  # in scripts and emoji
 
 
 def as_dict(value: Any) -> dict:
@@ -568,49 +500,31 @@ def as_list(value: Any) -> list:
 
 
 def text_of(content: Any) -> str:
-    """The text of a `content`, which may be a list of parts; reasoning among them gets its tag."""
+    """The text of a `content`, which may be a list of parts; with no lone half of a character."""
     if isinstance(content, list):
         return "".join(map(text_of, content))
     if isinstance(content, dict):
         thought = text_of(content.get("thinking"))  # Mistral
         return f"<think>{thought}</think>" if thought else text_of(content.get("text"))
-    return whole_characters(content) if isinstance(content, str) else ""
-
-
-def certain_text(whole: dict, offered: bool) -> str:
-    """The beginning of a growing answer that can be no call and no reasoning any more."""
-    text = "".join(text_of(message.get("content")) for message in messages_of(whole)[:1])
-    text = THOUGHT.sub("", re.sub(r"<[\w|/>]*\Z", "", text)).lstrip()  # no half of a tag either
-    if offered and (hold := MAY_BE_CALL.search(text)):
-        text = text[: hold.start()]
-    return text.rstrip().rstrip("\ufffd")  # half a surrogate pair
-
-
-def whole_characters(text: str) -> str:
-    """A text with surrogate pairs joined (streams cut them) and lone ones replaced."""
+    text = content if isinstance(content, str) else ""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def visible(text: str, strict: bool = False) -> str:
-    """The text with what a terminal would obey or hide written out, as in \\x1b. Lines and tabs
-    stay; so do the joiners of emoji and scripts, unless `strict`."""
-    hiding = {"Cc", "Cf", "Cs", "Zl", "Zp", *(["Zs"] if strict else [])}  # Unicode categories
+    """The text with what a terminal obeys or hides written out. `strict`: joiners, blanks too."""
+    hiding = {"Cc", "Cf", "Cs", "Zl", "Zp", "Zs" if strict else ""}  # Unicode categories
 
     def written_out(match: re.Match) -> str:
-        char = match[0]
-        hides = strict if char in JOINING else unicodedata.category(char) in hiding
-        return char.encode("unicode_escape").decode() if hides or char in BLANK else char
+        hides = match[1] or (strict if match[2] else unicodedata.category(match[0]) in hiding)
+        return match[0].encode("unicode_escape").decode() if hides else match[0]
 
-    return re.sub(r"[^\x20-\x7e\n\t]", written_out, text if strict else text.replace("\r\n", "\n"))
+    text = text if strict else text.replace("\r\n", "\n")
+    return re.sub(rf"([{BLANK}])|([{JOINING}])|[^\x20-\x7e\n\t]", written_out, text)
 
 
 if __name__ == "__main__":
-    if any(word.startswith("-") for word in sys.argv[1:]):
-        sys.exit(__doc__)
     try:
         print(visible(complete(" ".join(sys.argv[1:]) or "Say hello.")))
     except BackendError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2 if error.kind == "settings" else 1)
-    except KeyboardInterrupt:
-        sys.exit(130)
