@@ -123,8 +123,7 @@ def run(
     watch("task", messages)
     try:
         while True:
-            limit = result.limit(max_steps, max_tokens)
-            if limit:
+            if limit := result.limit(max_steps, max_tokens):
                 tell(messages, CLOSING.format(ENDINGS[limit][1]))
             reply = ask(model, messages, registry, watch, closing=bool(limit))
             result.count(reply)
@@ -146,7 +145,7 @@ def run(
             nudged = False
             for call in reply.tool_calls:
                 watch("call", call)
-                text = answer_call(call, reply, result, registry, approve)
+                text = run_call(call, reply, result, registry, approve)
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
                 watch("result", text)
     except (BackendError, KeyboardInterrupt) as error:
@@ -187,15 +186,13 @@ def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) 
     return ""
 
 
-def ask(
-    model: Model, messages: list[Message], registry: dict[str, Tool], watch: Watch, closing: bool
-) -> Reply:
+def ask(model: Model, messages: list, registry: dict, watch: Watch, closing: bool) -> Reply:
     """One model call. A conversation that is too long for the model is shortened first."""
     schemas, choice = [tool.schema for tool in registry.values()], "none" if closing else None
     while True:
         try:
             reply = model(messages, schemas, tool_choice=choice, watch=watch)
-            if reply.content and reply.content.startswith("error: "):
+            if (reply.content or "").startswith("error: "):
                 reply.content = None  # a small model repeats a result: no answer
             return reply
         except BackendError as error:
@@ -206,9 +203,7 @@ def ask(
             watch("notice", f"{error}; trying again without the oldest results")
 
 
-def answer_call(
-    call: ToolCall, reply: Reply, result: Result, registry: dict[str, Tool], approve: Approve
-) -> str:
+def run_call(call: ToolCall, reply: Reply, result: Result, registry: dict, approve: Approve) -> str:
     """The result of a call: what the tool returned, or why it was not run."""
     name, arguments = call.function.name, call.function.arguments
     result.tool_calls.append({"name": name, "arguments": arguments})
@@ -264,9 +259,8 @@ class Trace:
     the first `from`, which earlier lines tell: a trace grows with the run, not with its square."""
 
     def __init__(self, path: Path, watch: Watch) -> None:
-        self.path, self.notify, self.file = path, watch, 0
+        self.path, self.pass_on, self.session, self.file = path, watch, str(uuid.uuid4()), 0
         self.hide: Callable[[str], str] = str  # leaves out the key
-        self.session, self.torn = str(uuid.uuid4()), False
         self.messages: list[Message] = []  # the history, as the lines so far tell it
         self.turns: list[tuple[list, list]] = []  # of each run: its first messages, its replies
         self.results: dict[str, str] = {}  # by call id
@@ -280,27 +274,26 @@ class Trace:
         except (OSError, ValueError, TypeError, LookupError) as error:
             raise BackendError(f"{path} is no recorded run: {error}", "settings") from error
 
-    def learn(self, run_type: str, inputs: dict, outputs: dict | None, **_: Any) -> None:
+    def learn(self, run_type: str, inputs: dict, outputs: Any, **_: Any) -> None:
         """Take in what a line tells, a new one or one that was read."""
-        outputs = outputs or {}
         if run_type == "tool":
             self.results[inputs["id"]] = text = outputs["output"]
             self.messages.append({"role": "tool", "tool_call_id": inputs["id"], "content": text})
-        elif run_type == "chain" and outputs:
+            return
+        if run_type == "chain" and outputs:
             self.answer = outputs["answer"] if outputs["finish_reason"] == "stop" else ""
-        else:
-            self.messages[inputs["from"] :] = inputs["messages"]
+            return
+        self.messages[inputs["from"] :] = inputs["messages"]
+        if run_type == "chain":
+            self.turns.append((list(self.messages), []))
             self.answer = ""
-            if run_type == "chain":
-                self.turns.append((list(self.messages), []))
-            else:
-                self.turns[-1][1].append(outputs)
-                if outputs["tool_calls"] or outputs["content"]:
-                    self.messages.append(outputs["message"])
-                    self.answer = "" if outputs["tool_calls"] else outputs["content"]
+        else:
+            self.turns[-1][1].append(outputs)
+            if outputs["tool_calls"] or outputs["content"]:
+                self.messages.append(outputs["message"])
 
     def watch(self, event: str, data: Any) -> None:
-        """Write the line that belongs to an event of `run`."""
+        """Write the line that belongs to an event of `run`, and pass the event on."""
         if event == "task":
             self.history, self.root = data, str(uuid.uuid4())
             self.start = self.began = datetime.now(timezone.utc)
@@ -311,6 +304,8 @@ class Trace:
         elif event == "call":
             self.call = data
         elif event == "result":
+            if data != self.results.get(self.call.id, data):  # in a replay
+                self.pass_on("notice", "this result is not the recorded one")
             call = {"id": self.call.id, "arguments": self.call.function.arguments}
             failed = data if data.startswith(("error: ", "denied: ")) else None
             self.write("tool", self.call.function.name, call, {"output": data}, failed)
@@ -318,39 +313,38 @@ class Trace:
             data.trace = str(self.path) if self.path.is_file() else None
             self.start = self.began
             self.write("chain", "run", self.begin, vars(data), data.error or None)
+        self.pass_on(event, data)
 
     def news(self) -> dict:
         """The messages of the history that no line tells yet."""
-        pairs = enumerate(zip(self.messages, self.history, strict=False))
-        most = min(len(self.messages), len(self.history))
-        same = next((place for place, (old, new) in pairs if old != new), most)
+        pairs = zip(self.messages, self.history, strict=False)
+        same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
         return {"from": same, "messages": self.history[same:]}
 
-    def write(
-        self, run_type: str, name: str, inputs: dict, outputs: Any, error: Any = None
-    ) -> None:
+    def write(self, kind: str, name: str, inputs: dict, outputs: Any, error: Any = None) -> None:
         """Add a line. That it cannot be written is said once, and the run goes on."""
-        end, root = datetime.now(timezone.utc), run_type == "chain"
+        end, root = datetime.now(timezone.utc), kind == "chain"
         run_id = self.root if root else str(uuid.uuid4())
-        place = f"{self.start:%Y%m%dT%H%M%S%fZ}{run_id}"
-        above = f"{self.began:%Y%m%dT%H%M%S%fZ}{self.root}."
+        order = [
+            f"{self.began:%Y%m%dT%H%M%S%fZ}{self.root}",
+            f"{self.start:%Y%m%dT%H%M%S%fZ}{run_id}",
+        ]
         line: dict = {"id": run_id, "trace_id": self.root, "session_id": self.session}
         line |= {"parent_run_id": None if root else self.root}
-        line |= {"dotted_order": place if root else above + place}
-        line |= {"name": name, "run_type": run_type, "inputs": inputs, "outputs": outputs}
+        line |= {"dotted_order": ".".join(order[root:])}
+        line |= {"name": name, "run_type": kind, "inputs": inputs, "outputs": outputs}
         line |= {"start_time": self.start.isoformat(), "end_time": outputs and end.isoformat()}
         line |= {"latency_ms": outputs and round((end - self.start).total_seconds() * 1000)}
-        line |= {"error": error}
-        text = "\n" * self.torn + json.dumps(line, default=vars, ensure_ascii=False) + "\n"
-        data = self.hide(text).encode("utf-8", "backslashreplace")
-        self.learn(run_type, inputs, outputs)
+        text = json.dumps(line | {"error": error}, default=vars, ensure_ascii=False)
+        data = self.hide("\n" * self.torn + text + "\n").encode("utf-8", "backslashreplace")
+        self.learn(kind, inputs, outputs)
         self.start, self.torn = end, False
         try:
             self.file = self.file or self.opened()
             if os.write(self.file, data) < len(data):
                 raise OSError("no space left on the device")
         except OSError as failure:
-            self.notify("notice", f"the run is not recorded any more: {failure}")
+            self.pass_on("notice", f"the run is not recorded any more: {failure}")
             self.file = os.open(os.devnull, os.O_WRONLY)
 
     def opened(self) -> int:
@@ -361,27 +355,20 @@ class Trace:
         flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | flags, 0o600)
 
-    def replay(self, replies: list[dict]) -> Model:
-        """The recorded replies, one after the other, in the place of `chat`."""
-        rest = iter(replies)
 
-        def model(*_: Any, **__: Any) -> Reply:
-            if not (outputs := next(rest, None)):
-                raise BackendError("the recorded run ends here")
-            made = [
-                call | {"function": SimpleNamespace(**call["function"])}
-                for call in outputs["tool_calls"]
-            ]
-            return Reply(**outputs | {"tool_calls": [ToolCall(**call) for call in made]})
+def replay(replies: list[dict]) -> Model:
+    """The recorded replies, one after the other, in the place of `chat`."""
+    rest = iter(replies)
 
-        return model
+    def model(*_: Any, **__: Any) -> Reply:
+        if not (outputs := next(rest, None)):
+            raise BackendError("the recorded run ends here")
+        calls = [ToolCall(**call) for call in outputs["tool_calls"]]
+        for call in calls:
+            call.function = SimpleNamespace(**call.function)
+        return Reply(**outputs | {"tool_calls": calls})
 
-    def compare(self, event: str, data: Any) -> None:
-        """Say where a replay departs from the record."""
-        if event == "call":
-            self.call = data
-        elif event == "result" and data != self.results.get(self.call.id, data):
-            self.notify("notice", "this result is not the recorded one")
+    return model
 
 
 # --- terminal ------------------------------------------------------------------------------------
@@ -391,33 +378,32 @@ class Terminal:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.lively = sys.stderr.isatty() and not options.quiet
-        self.dim, self.plain = ("", "") if os.environ.get("NO_COLOR") else ("\x1b[2m", "\x1b[0m")
+        self.dim = "{}" if os.environ.get("NO_COLOR") else "\x1b[2m{}\x1b[0m"
         self.hide: Callable[[str], str] = str  # leaves out the key
         self.always: set[str] = set()  # calls that need no further question
         self.shown, self.step, self.tokens = "", 0, 0  # shown: of the answer, on stdout
-        self.answered = threading.Event()  # no reply is waited for
-        self.answered.set()
+        self.answered, self.waiter = threading.Event(), threading.Thread()
 
     def line(self, text: str, dim: bool = True) -> None:
         """A line of progress; what it holds may come from anywhere."""
         self.clear()
         if not self.options.quiet:
-            dim = dim and self.lively
+            form = self.dim if dim and self.lively else "{}"
             with contextlib.suppress(OSError):  # nobody reads it: the answer still counts
-                print(f"{self.dim * dim}{visible(text)}{self.plain * dim}", file=sys.stderr)
+                print(form.format(visible(text)), file=sys.stderr)
 
     def wait(self) -> None:
         """A waiting sign with the seconds, until `clear`; runs in a thread."""
         for seconds in itertools.count():
-            sign = f"... {seconds} s" if seconds else "..."
-            print(f"\r{self.dim}{sign}{self.plain}", end="", file=sys.stderr, flush=True)
+            sign = self.dim.format(f"... {seconds} s" if seconds else "...")
+            print(f"\r{sign}", end="", file=sys.stderr, flush=True)
             if self.answered.wait(1):
                 return print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         """Take the waiting sign away, and end a line of streamed text."""
-        if not self.answered.is_set():
-            self.answered.set()
+        self.answered.set()
+        if self.waiter.is_alive():
             self.waiter.join()
         if self.shown and not self.shown.endswith("\n"):
             print(flush=True)
@@ -427,9 +413,9 @@ class Terminal:
         """Show an event of the run."""
         if event in ("request", "chunk") and self.options.inspect:
             text = self.hide(json.dumps(data, ensure_ascii=False))
-            middle = len(text) if self.options.verbose or len(text) < 2000 else 1000
-            more = f" ... {text[-1000:]}" if middle < len(text) else ""
-            self.line(f"{event}: {text[:middle]}{more}")
+            if len(text) >= 2000 and not self.options.verbose:
+                text = f"{text[:1000]} ... {text[-1000:]}"
+            self.line(f"{event}: {text}")
         if event == "task":
             self.step = 0
         elif event == "request" and self.lively:
@@ -473,11 +459,9 @@ class Terminal:
 
     def approve(self, tool: Tool, arguments: dict) -> tuple[bool, str]:
         """Ask the person: the whole of what would be done, default no."""
-        if self.options.approve != "ask":
-            return self.options.approve == "all", "tools that change things are switched off"
         key = json.dumps([tool.name, arguments], sort_keys=True)
-        if key in self.always:
-            return True, ""
+        if self.options.approve != "ask" or key in self.always:
+            return self.options.approve != "none", "tools that change things are switched off"
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             self.line("nobody is at a terminal to ask: -y allows all, --allow an exact command")
             return deny(tool, arguments)
@@ -492,11 +476,9 @@ class Terminal:
         said = sys.stdin.readline().strip()
         if said.lower() in ("a", "always"):
             self.always.add(key)
-        if said.lower() in ("y", "yes", "a", "always"):
-            return True, ""
-        word, _, rest = said.partition(" ")
-        reason = rest.strip() if word.lower().rstrip(":,") in ("n", "no") else said
-        return False, f"the user said no. {reason}".strip()
+        reason = re.sub(r"(?i)\Ano?[:,]*(\s+|\Z)", "", said)
+        told = f"the user said no. {reason}".strip()
+        return said.lower() in ("y", "yes", "a", "always"), told
 
 
 def drop_typed_ahead() -> None:
@@ -515,11 +497,9 @@ def drop_typed_ahead() -> None:
 # --- command line --------------------------------------------------------------------------------
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options; what is not given comes from the environment, or the `.env` beside this file."""
-    parser = argparse.ArgumentParser(
-        prog="harness.py",
-        description="Work on a task with tools, until there is an answer.",
-        epilog="Exit codes: 0 answered, 1 endpoint failed, 2 usage, 3 at a limit, 130 Ctrl-C.",
-    )
+    about = "Work on a task with tools, until there is an answer."
+    codes = "Exit codes: 0 answered, 1 endpoint failed, 2 usage, 3 at a limit, 130 Ctrl-C."
+    parser = argparse.ArgumentParser(prog="harness.py", description=about, epilog=codes)
     add, switch = parser.add_argument, functools.partial(parser.add_argument, action="store_true")
     add("task", nargs="*", help='the task; a word "-" stands for standard input; none: a chat')
     add("--backend", metavar="NAME", help="groq, openai, ollama, ... (AGENT_BACKEND)")
@@ -536,23 +516,22 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--tools", metavar="FILE.py", action="append", default=[], help="add the tools of a file")
     switch("--no-tools", help="send no tools")
     add("--system", metavar="TEXT", default=SYSTEM, help="another system prompt")
-    add("--trace", metavar="FILE", type=Path, help=f"where the run is recorded ({RUNS}/...)")
+    add("--trace", metavar="FILE", help=f"where the run is recorded ({RUNS}/...)")
     switch("--no-trace", help="do not record the run")
     add("--resume", metavar="FILE", nargs="?", const="", help="go on with a run (the last one)")
-    add("--replay", metavar="FILE", type=Path, help="play a run again: recorded model, real tools")
+    add("--replay", metavar="FILE", help="play a run again: recorded model, real tools")
     switch("--json", help="print one JSON object")
-    add("--stream", action=argparse.BooleanOptionalAction, help="on where stderr is a terminal")
+    lively = sys.stderr.isatty()
+    stream = argparse.BooleanOptionalAction
+    add("--stream", action=stream, default=lively, help="on where stderr is a terminal")
     switch("--inspect", help="the raw request and reply of every call, on stderr")
     switch("-q", "--quiet", help="no progress")
     switch("-v", "--verbose", help="whole results")
     add("--version", action="version", version=f"%(prog)s {__version__}")
     options = parser.parse_intermixed_args(argv)
-    numbers = {
-        "AGENT_MAX_STEPS, --max-steps": options.max_steps,
-        "--max-tokens": options.max_tokens,
-    }
-    numbers |= {name: setting(name) or "1" for name in ("AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT")}
-    for name, value in numbers.items():
+    given = {name: setting(name) or "1" for name in ("AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT")}
+    given |= {"AGENT_MAX_STEPS, --max-steps": options.max_steps, "--max-tokens": options.max_tokens}
+    for name, value in given.items():
         if not re.fullmatch("[0-9]{1,9}", value) or not (int(value) or name == "--max-tokens"):
             parser.error(f"{name} takes a whole number above 0, not {value}")
     options.max_steps, options.max_tokens = int(options.max_steps), int(options.max_tokens)
@@ -561,11 +540,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     piped = sys.stdin.read() if "-" in options.task else ""
     words = " ".join(word for word in options.task if word != "-")
     options.task = f"{words.strip()}\n\n{piped.strip()}".strip()
-    recorded = options.replay or options.resume is not None
-    options.chat = not options.task and not recorded and sys.stdin.isatty()
-    if not (options.task or options.chat or recorded):
+    options.recorded = options.replay or options.resume is not None
+    options.chat = not options.task and not options.recorded and sys.stdin.isatty()
+    if not (options.task or options.chat or options.recorded):
         parser.error("no task: give it as words, or - to read it from standard input")
-    options.stream = sys.stderr.isatty() if options.stream is None else options.stream
     return options
 
 
@@ -579,8 +557,7 @@ def main(argv: list[str] | None = None) -> int:
     options = argparse.Namespace(json="--json" in (sys.argv if argv is None else argv))
     try:
         options = parse(argv)
-        result = start(options, Terminal(options))
-        return ENDINGS[result.finish_reason][0]
+        return ENDINGS[start(options, Terminal(options)).finish_reason][0]
     except (BackendError, ToolError) as error:
         print(f"error: {error}", file=sys.stderr)
         result = Result(finish_reason="error", error=str(error))
@@ -610,21 +587,16 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
     elif agents:
         options.system += f"\n\nAGENTS.md of this folder says:\n{agents}"
     trace = Trace(trace_path(options), terminal.watch)
-    recorder = trace.compare if options.replay else trace.watch
-
-    def watch(event: str, data: Any) -> None:
-        if not options.no_trace:
-            recorder(event, data)
-        terminal.watch(event, data)
-
-    if not trace.turns and (options.replay or options.resume is not None):
-        raise BackendError(f"{trace.path} is no recorded run", "settings")
-    messages = [] if options.resume is None else list(trace.messages)
-    turns: Iterable = [("", begin, trace.replay(replies)) for begin, replies in trace.turns]
-    if not options.replay:
-        if messages and not options.task and trace.answer:
-            terminal.end(done := Result(trace.answer))
-            return done
+    if options.recorded and not trace.turns:
+        raise BackendError(f"there is no recorded run in {trace.path}", "settings")
+    if options.replay or options.no_trace:
+        trace.path = Path(os.devnull)
+    result, messages = Result(), list(trace.messages) if options.recorded else []
+    turns: Iterable = [("", begin, replay(replies)) for begin, replies in trace.turns]
+    if options.recorded and not (options.replay or options.task) and trace.answer:
+        terminal.end(result := Result(trace.answer))
+        turns = []
+    elif not options.replay:
         endpoint = connect(options.backend, options.model, options.base_url)
         trace.hide = terminal.hide = endpoint.hide
         if endpoint.url != endpoint.backend.url or not options.backend:
@@ -632,32 +604,21 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
         model = functools.partial(chat, backend=endpoint, stream=options.stream)
         tasks = typed(messages, terminal) if options.chat else [options.task or "(Go on.)"]
         turns = ((task, messages, model) for task in tasks)
-    result = Result()
+    registry = {} if options.no_tools else REGISTRY
+    limits = functools.partial(run, max_steps=options.max_steps, max_tokens=options.max_tokens)
+    work = functools.partial(limits, registry=registry, system=options.system)
     for task, history, asked in turns:
-        result = run(
-            task,
-            model=asked,
-            registry={} if options.no_tools else REGISTRY,
-            system=options.system,
-            messages=history,
-            max_steps=options.max_steps,
-            max_tokens=options.max_tokens,
-            approve=terminal.approve,
-            watch=watch,
+        result = work(
+            task, model=asked, messages=history, approve=terminal.approve, watch=trace.watch
         )
     return Result() if options.chat else result
 
 
 def trace_path(options: argparse.Namespace) -> Path:
     """The file of the trace: a named one, the last one, or a new one in the workspace."""
-    if options.replay or options.trace or options.resume:
-        return options.replay or options.trace or Path(options.resume)
-    if options.resume is None:
-        return RUNS / f"{datetime.now():%Y%m%dT%H%M%S}-{os.urandom(3).hex()}.jsonl"
-    runs = sorted(RUNS.glob("*.jsonl"), key=os.path.getmtime)
-    if not runs:
-        raise BackendError(f"there is no recorded run in {RUNS}", "settings")
-    return runs[-1]
+    if (named := options.replay or options.trace or options.resume) or options.resume is None:
+        return Path(named or RUNS / f"{datetime.now():%Y%m%dT%H%M%S}-{os.urandom(3).hex()}.jsonl")
+    return max(RUNS.glob("*.jsonl"), key=os.path.getmtime, default=RUNS)
 
 
 HELP = """\
@@ -676,8 +637,7 @@ def typed(messages: list[Message], terminal: Terminal) -> Iterator[str]:
         except EOFError:
             return
         except KeyboardInterrupt:
-            print()
-            continue
+            line = print() or ""
         if line == "/exit":
             return
         if line == "/clear":
@@ -691,17 +651,13 @@ def typed(messages: list[Message], terminal: Terminal) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for name in ("SIGTERM", "SIGHUP", "SIGQUIT"):  # end what was started, as Ctrl-C does
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.default_int_handler)
+    for number in signal.valid_signals() & {1, 3, 15}:  # SIGHUP, SIGQUIT, SIGTERM: as Ctrl-C
+        signal.signal(number, signal.default_int_handler)
+    code = 0
     try:
         code = main()
+        sys.stdout.flush()
+        sys.stderr.flush()
     except OSError as error:  # who reads the output has gone, or the disk under it is full
-        code = 0 if isinstance(error, BrokenPipeError) else 1
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError as error:
-            code = code if isinstance(error, BrokenPipeError) else code or 1
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    sys.exit(code)
+        code = code if isinstance(error, BrokenPipeError) else code or 1
+    os._exit(code)  # not to flush once more
