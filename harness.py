@@ -3,13 +3,10 @@
     python harness.py [options] task words ...      "-" as a word: standard input
     python harness.py                               a chat, on a terminal
 
-`run()` below is the loop; it knows no provider (backend.py) and no tool (tools.py). What happens in
-it is told to one function, `watch`: that is all the other parts are made of.
-
-    the loop      run(), its Result, and what it says in a word each
-    trace         the record of a run, which --resume and --replay read
-    terminal      progress, the question before a tool changes something
-    command line  options, settings, exit codes
+`run()` is the loop; it knows no provider (backend.py) and no tool (tools.py). What happens in it is
+told to one function, `watch`: that is all the other parts are made of. In order: the loop, and what
+it says in a word each; the trace, which --resume and --replay read; the terminal, with the question
+before a tool changes something; the command line, with options, settings and exit codes.
 """
 
 import argparse
@@ -26,7 +23,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -89,12 +86,6 @@ class Result:
             return "max_tokens"
         return "max_steps" if self.steps >= max_steps else ""
 
-    def count(self, reply: Reply) -> None:
-        """Add a model call to the sums; the best answer is the last text."""
-        self.steps += 1
-        self.answer = reply.content or self.answer
-        self.usage.update(reply.usage)
-
 
 def run(
     task: str,
@@ -113,10 +104,9 @@ def run(
     where it stopped. `watch` is told the events of `chat`, and "task", "reply", "call", "result"
     and "end". Raises only what `connect` raises, and that only where no `model` is given."""
     model = model or functools.partial(chat, backend=connect())
-    started, result, nudged = time.monotonic(), Result(), False
+    started, result, nudge = time.monotonic(), Result(), ""
     messages = [] if messages is None else messages
-    if not messages:
-        messages.append({"role": "system", "content": system})
+    messages[:] = messages or [{"role": "system", "content": system}]
     settle(messages)
     if task:
         tell(messages, task)
@@ -126,15 +116,17 @@ def run(
             if limit := result.limit(max_steps, max_tokens):
                 tell(messages, CLOSING.format(ENDINGS[limit][1]))
             reply = ask(model, messages, registry, watch, closing=bool(limit))
-            result.count(reply)
+            result.steps += 1
+            result.usage.update(reply.usage)
+            result.answer = reply.content or result.answer  # the best there is
             watch("reply", reply)
             if limit or reply.finish_reason == "content_filter":
                 result.finish_reason = limit or "content_filter"
                 break
-            if not nudged and (nudge := nudge_for(reply, messages, registry)):
+            nudge = "" if nudge or reply.tool_calls else nudge_for(reply, messages, registry)
+            if nudge:
                 tell(messages, nudge)
                 watch("notice", "no call and no answer: asked again")
-                nudged = True
                 continue
             if reply.tool_calls or reply.content:
                 messages.append(reply.message)
@@ -142,7 +134,6 @@ def run(
                 cut = "length" if reply.finish_reason == "length" else "stop"
                 result.finish_reason = cut if reply.content else "empty"
                 break
-            nudged = False
             for call in reply.tool_calls:
                 watch("call", call)
                 text = run_call(call, reply, result, registry, approve)
@@ -172,8 +163,6 @@ def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) 
     """What a small model needs to hear after a reply that is neither a call nor an answer."""
     text, names, last = reply.content or "", "|".join(registry) or "(?!)", messages[-1]
     described = rf"(?i)\b(use|call|try|run) (the )?`?({names})\b|\A\W*({names})\W*{{"
-    if reply.tool_calls:
-        return ""
     if not text and last["role"] != "tool":
         call = json.dumps({"name": "".join([*registry][:1]), "arguments": {}})
         return f"(Your reply was empty. Answer in plain words, or call a tool, as in\n{call}\n)"
@@ -189,18 +178,18 @@ def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) 
 def ask(model: Model, messages: list, registry: dict, watch: Watch, closing: bool) -> Reply:
     """One model call. A conversation that is too long for the model is shortened first."""
     schemas, choice = [tool.schema for tool in registry.values()], "none" if closing else None
-    while True:
-        try:
-            reply = model(messages, schemas, tool_choice=choice, watch=watch)
-            if (reply.content or "").startswith("error: "):
-                reply.content = None  # a small model repeats a result: no answer
-            return reply
-        except BackendError as error:
-            if error.kind != "context":
-                raise
-            if not shorten(messages):
-                raise BackendError(f"{error} (nothing is left to shorten: ask for less)") from error
-            watch("notice", f"{error}; trying again without the oldest results")
+    try:
+        reply = model(messages, schemas, tool_choice=choice, watch=watch)
+    except BackendError as error:
+        if error.kind != "context":
+            raise
+        if not shorten(messages):
+            raise BackendError(f"{error} (nothing is left to shorten: ask for less)") from error
+        watch("notice", f"{error}; trying again without the oldest results")
+        return ask(model, messages, registry, watch, closing)
+    if (reply.content or "").startswith("error: "):
+        reply.content = None  # a small model repeats a result: no answer
+    return reply
 
 
 def run_call(call: ToolCall, reply: Reply, result: Result, registry: dict, approve: Approve) -> str:
@@ -229,20 +218,19 @@ def shorten(messages: list[Message]) -> bool:
     for i in seen[: (len(seen) + 1) // 2] or long:
         text = messages[i]["content"]
         quarter = len(text) // 4
-        note = f"{text[:quarter]}\n[... half of this is left out ...]\n{text[-quarter:]}"
-        if seen:
-            note = f"[left out to save room: a result of {len(text)} characters]"
-        messages[i] = messages[i] | {"content": note}
+        half = f"{text[:quarter]}\n[... half of this is left out ...]\n{text[-quarter:]}"
+        note = f"[left out to save room: a result of {len(text)} characters]"
+        messages[i] = messages[i] | {"content": note if seen else half}
     return bool(long)
 
 
 def settle(messages: list[Message], last_words: str = "") -> None:
     """Leave a history that every endpoint takes: each call answered, the model's word last."""
     answered = {message.get("tool_call_id") for message in messages}
-    for call in [call for message in messages for call in message.get("tool_calls", [])]:
-        if call["id"] not in answered:
-            text = "error: interrupted before it was done"
-            messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
+    calls = [call["id"] for message in messages for call in message.get("tool_calls", [])]
+    for each in filter(lambda call: call not in answered, calls):
+        text = "error: interrupted before it was done"
+        messages.append({"role": "tool", "tool_call_id": each, "content": text})
     if last_words and messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": last_words})
 
@@ -259,12 +247,12 @@ class Trace:
     the first `from`, which earlier lines tell: a trace grows with the run, not with its square."""
 
     def __init__(self, path: Path, watch: Watch) -> None:
-        self.path, self.pass_on, self.session, self.file = path, watch, str(uuid.uuid4()), 0
+        self.path, self.pass_on, self.session = path, watch, str(uuid.uuid4())
         self.hide: Callable[[str], str] = str  # leaves out the key
         self.messages: list[Message] = []  # the history, as the lines so far tell it
-        self.turns: list[tuple[list, list]] = []  # of each run: its first messages, its replies
+        self.turns: list[list] = []  # of each run: its first messages, and then its replies
+        self.rest: list[dict] = []  # the replies that a replay has still to give
         self.results: dict[str, str] = {}  # by call id
-        self.answer = ""  # what the last run ended with, where it was an answer
         try:
             lines = path.read_text("utf-8").split("\n") if path.is_file() else [""]
             self.torn = bool(lines[-1])
@@ -279,18 +267,14 @@ class Trace:
         if run_type == "tool":
             self.results[inputs["id"]] = text = outputs["output"]
             self.messages.append({"role": "tool", "tool_call_id": inputs["id"], "content": text})
-            return
-        if run_type == "chain" and outputs:
-            self.answer = outputs["answer"] if outputs["finish_reason"] == "stop" else ""
-            return
-        self.messages[inputs["from"] :] = inputs["messages"]
-        if run_type == "chain":
-            self.turns.append((list(self.messages), []))
-            self.answer = ""
-        else:
-            self.turns[-1][1].append(outputs)
+        elif run_type == "llm":
+            self.messages[inputs["from"] :] = inputs["messages"]
+            self.turns[-1].append(outputs)
             if outputs["tool_calls"] or outputs["content"]:
                 self.messages.append(outputs["message"])
+        elif not outputs:  # a run begins
+            self.messages[inputs["from"] :] = inputs["messages"]
+            self.turns.append([list(self.messages)])
 
     def watch(self, event: str, data: Any) -> None:
         """Write the line that belongs to an event of `run`, and pass the event on."""
@@ -325,50 +309,37 @@ class Trace:
         """Add a line. That it cannot be written is said once, and the run goes on."""
         end, root = datetime.now(timezone.utc), kind == "chain"
         run_id = self.root if root else str(uuid.uuid4())
-        order = [
-            f"{self.began:%Y%m%dT%H%M%S%fZ}{self.root}",
-            f"{self.start:%Y%m%dT%H%M%S%fZ}{run_id}",
-        ]
-        line: dict = {"id": run_id, "trace_id": self.root, "session_id": self.session}
-        line |= {"parent_run_id": None if root else self.root}
-        line |= {"dotted_order": ".".join(order[root:])}
-        line |= {"name": name, "run_type": kind, "inputs": inputs, "outputs": outputs}
-        line |= {"start_time": self.start.isoformat(), "end_time": outputs and end.isoformat()}
-        line |= {"latency_ms": outputs and round((end - self.start).total_seconds() * 1000)}
-        text = json.dumps(line | {"error": error}, default=vars, ensure_ascii=False)
-        data = self.hide("\n" * self.torn + text + "\n").encode("utf-8", "backslashreplace")
+        order = [(self.began, self.root), (self.start, run_id)][root:]
+        line = {
+            "id": run_id, "trace_id": self.root, "session_id": self.session,
+            "parent_run_id": None if root else self.root,
+            "dotted_order": ".".join(f"{time:%Y%m%dT%H%M%S%fZ}{each}" for time, each in order),
+            "name": name, "run_type": kind, "inputs": inputs, "outputs": outputs, "error": error,
+            "start_time": self.start.isoformat(), "end_time": outputs and end.isoformat(),
+            "latency_ms": outputs and round((end - self.start).total_seconds() * 1000),
+        }  # fmt: skip
+        text = "\n" * self.torn + json.dumps(line, default=vars, ensure_ascii=False) + "\n"
         self.learn(kind, inputs, outputs)
         self.start, self.torn = end, False
+        nofollow = getattr(os, "O_NOFOLLOW", 0)
         try:
-            self.file = self.file or self.opened()
-            if os.write(self.file, data) < len(data):
-                raise OSError("no space left on the device")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.parent == RUNS:
+                (RUNS / ".gitignore").write_text("*\n")
+            with open(self.path, "ab", opener=lambda p, f: os.open(p, f | nofollow, 0o600)) as file:
+                file.write(self.hide(text).encode("utf-8", "backslashreplace"))
         except OSError as failure:
             self.pass_on("notice", f"the run is not recorded any more: {failure}")
-            self.file = os.open(os.devnull, os.O_WRONLY)
+            self.path = Path(os.devnull)
 
-    def opened(self) -> int:
-        """The descriptor of the file, which is for this user only, and for no version control."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.parent == RUNS:
-            (RUNS / ".gitignore").write_text("*\n")
-        flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | flags, 0o600)
-
-
-def replay(replies: list[dict]) -> Model:
-    """The recorded replies, one after the other, in the place of `chat`."""
-    rest = iter(replies)
-
-    def model(*_: Any, **__: Any) -> Reply:
-        if not (outputs := next(rest, None)):
+    def reply(self, *_: Any, **__: Any) -> Reply:
+        """The next recorded reply, in the place of `chat`."""
+        if not self.rest:
             raise BackendError("the recorded run ends here")
-        calls = [ToolCall(**call) for call in outputs["tool_calls"]]
-        for call in calls:
-            call.function = SimpleNamespace(**call.function)
+        outputs = self.rest.pop(0)
+        made = outputs["tool_calls"]
+        calls = [ToolCall(**c | {"function": SimpleNamespace(**c["function"])}) for c in made]
         return Reply(**outputs | {"tool_calls": calls})
-
-    return model
 
 
 # --- terminal ------------------------------------------------------------------------------------
@@ -378,7 +349,8 @@ class Terminal:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.lively = sys.stderr.isatty() and not options.quiet
-        self.dim = "{}" if os.environ.get("NO_COLOR") else "\x1b[2m{}\x1b[0m"
+        colours = self.lively and not os.environ.get("NO_COLOR")
+        self.dim = "\x1b[2m{}\x1b[0m" if colours else "{}"
         self.hide: Callable[[str], str] = str  # leaves out the key
         self.always: set[str] = set()  # calls that need no further question
         self.shown, self.step, self.tokens = "", 0, 0  # shown: of the answer, on stdout
@@ -388,15 +360,13 @@ class Terminal:
         """A line of progress; what it holds may come from anywhere."""
         self.clear()
         if not self.options.quiet:
-            form = self.dim if dim and self.lively else "{}"
             with contextlib.suppress(OSError):  # nobody reads it: the answer still counts
-                print(form.format(visible(text)), file=sys.stderr)
+                print((self.dim if dim else "{}").format(visible(text)), file=sys.stderr)
 
     def wait(self) -> None:
         """A waiting sign with the seconds, until `clear`; runs in a thread."""
         for seconds in itertools.count():
-            sign = self.dim.format(f"... {seconds} s" if seconds else "...")
-            print(f"\r{sign}", end="", file=sys.stderr, flush=True)
+            print("\r" + self.dim.format(f"... {seconds} s"), end="", file=sys.stderr, flush=True)
             if self.answered.wait(1):
                 return print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
@@ -416,8 +386,8 @@ class Terminal:
             if len(text) >= 2000 and not self.options.verbose:
                 text = f"{text[:1000]} ... {text[-1000:]}"
             self.line(f"{event}: {text}")
-        if event == "task":
-            self.step = 0
+        if event in ("task", "reply"):
+            self.step = self.step + 1 if event == "reply" else 0
         elif event == "request" and self.lively:
             self.clear()
             self.answered.clear()
@@ -428,8 +398,6 @@ class Terminal:
                 self.clear()
             print(visible(data), end="", flush=True)
             self.shown += data
-        elif event == "reply":
-            self.step += 1
         elif event == "notice":
             self.line(data)
         elif event == "call":
@@ -444,12 +412,9 @@ class Terminal:
 
     def end(self, result: Result) -> None:
         """The answer on stdout, unless it stands there already; sums and errors on stderr."""
-        there = self.shown == result.answer
+        there = self.shown == result.answer or self.options.json
         self.clear()
-        if self.options.json:
-            print(json.dumps(vars(result)), flush=True)
-            return
-        if result.answer and not there:
+        if not there:
             print(visible(result.answer), flush=True)
         tokens = result.usage["total_tokens"]
         self.tokens += tokens
@@ -477,8 +442,7 @@ class Terminal:
         if said.lower() in ("a", "always"):
             self.always.add(key)
         reason = re.sub(r"(?i)\Ano?[:,]*(\s+|\Z)", "", said)
-        told = f"the user said no. {reason}".strip()
-        return said.lower() in ("y", "yes", "a", "always"), told
+        return said.lower() in ("y", "yes", "a", "always"), f"the user said no. {reason}".strip()
 
 
 def drop_typed_ahead() -> None:
@@ -505,13 +469,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--backend", metavar="NAME", help="groq, openai, ollama, ... (AGENT_BACKEND)")
     add("--model", metavar="NAME", help="one of its models (AGENT_MODEL)")
     add("--base-url", metavar="URL", help="another address of the endpoint (OPENAI_BASE_URL)")
-    steps = setting("AGENT_MAX_STEPS") or "25"
-    add("--max-steps", metavar="N", default=steps, help="model calls at most (25; AGENT_MAX_STEPS)")
+    add("--max-steps", metavar="N", help="model calls at most (25; AGENT_MAX_STEPS)")
     add("--max-tokens", metavar="N", default="0", help="stop after N tokens (0: off)")
     add("--approve", choices=("ask", "all", "none"), default="ask", help="tools that change things")
     add("-y", dest="approve", action="store_const", const="all", help="the same as --approve all")
-    allow = "run this exact command unasked (also AGENT_ALLOW)"
-    add("--allow", metavar="COMMAND", action="append", default=[setting("AGENT_ALLOW")], help=allow)
+    add("--allow", metavar="COMMAND", action="append", default=[], help="run just this unasked")
     switch("--sandbox", help="run commands in bubblewrap: no network, only this folder writable")
     add("--tools", metavar="FILE.py", action="append", default=[], help="add the tools of a file")
     switch("--no-tools", help="send no tools")
@@ -521,13 +483,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--resume", metavar="FILE", nargs="?", const="", help="go on with a run (the last one)")
     add("--replay", metavar="FILE", help="play a run again: recorded model, real tools")
     switch("--json", help="print one JSON object")
-    lively = sys.stderr.isatty()
-    stream = argparse.BooleanOptionalAction
-    add("--stream", action=stream, default=lively, help="on where stderr is a terminal")
+    add("--stream", action=argparse.BooleanOptionalAction, help="on where stderr is a terminal")
     switch("--inspect", help="the raw request and reply of every call, on stderr")
     switch("-q", "--quiet", help="no progress")
     switch("-v", "--verbose", help="whole results")
     add("--version", action="version", version=f"%(prog)s {__version__}")
+    steps = setting("AGENT_MAX_STEPS") or "25"
+    parser.set_defaults(max_steps=steps, stream=sys.stderr.isatty())
     options = parser.parse_intermixed_args(argv)
     given = {name: setting(name) or "1" for name in ("AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT")}
     given |= {"AGENT_MAX_STEPS, --max-steps": options.max_steps, "--max-tokens": options.max_tokens}
@@ -557,9 +519,10 @@ def main(argv: list[str] | None = None) -> int:
     options = argparse.Namespace(json="--json" in (sys.argv if argv is None else argv))
     try:
         options = parse(argv)
-        return ENDINGS[start(options, Terminal(options)).finish_reason][0]
+        result = start(options, Terminal(options))
+        code = ENDINGS[result.finish_reason][0]
     except (BackendError, ToolError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
         result = Result(finish_reason="error", error=str(error))
         code = 2 if getattr(error, "kind", "settings") == "settings" else 1
     except KeyboardInterrupt:
@@ -575,9 +538,8 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
         try:
             runpy.run_path(path)  # its @tool functions join the registry
         except (Exception, SystemExit) as error:  # the file may do anything
-            told = f"--tools {path}: {type(error).__name__}: {error}"
-            raise BackendError(told, "settings") from error
-    os.environ["AGENT_ALLOW"] = "\n".join(options.allow)
+            raise ToolError(f"--tools {path}: {type(error).__name__}: {error}") from error
+    os.environ["AGENT_ALLOW"] = "\n".join([setting("AGENT_ALLOW"), *options.allow])
     if options.sandbox:
         os.environ["AGENT_SANDBOX"] = "1"
     check_sandbox()
@@ -586,68 +548,53 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
         terminal.line(f"AGENTS.md is not used: {agents}")
     elif agents:
         options.system += f"\n\nAGENTS.md of this folder says:\n{agents}"
-    trace = Trace(trace_path(options), terminal.watch)
+    last = max(RUNS.glob("*.jsonl"), key=os.path.getmtime, default=RUNS)
+    new = RUNS / f"{datetime.now():%Y%m%dT%H%M%S}-{os.urandom(3).hex()}.jsonl"
+    named = options.replay or options.trace or options.resume
+    trace = Trace(Path(named or (last if options.recorded else new)), terminal.watch)
     if options.recorded and not trace.turns:
         raise BackendError(f"there is no recorded run in {trace.path}", "settings")
     if options.replay or options.no_trace:
         trace.path = Path(os.devnull)
-    result, messages = Result(), list(trace.messages) if options.recorded else []
-    turns: Iterable = [("", begin, replay(replies)) for begin, replies in trace.turns]
-    if options.recorded and not (options.replay or options.task) and trace.answer:
-        terminal.end(result := Result(trace.answer))
-        turns = []
-    elif not options.replay:
-        endpoint = connect(options.backend, options.model, options.base_url)
-        trace.hide = terminal.hide = endpoint.hide
-        if endpoint.url != endpoint.backend.url or not options.backend:
-            terminal.line(f"{endpoint.model} at {endpoint.url}")
-        model = functools.partial(chat, backend=endpoint, stream=options.stream)
-        tasks = typed(messages, terminal) if options.chat else [options.task or "(Go on.)"]
-        turns = ((task, messages, model) for task in tasks)
-    registry = {} if options.no_tools else REGISTRY
-    limits = functools.partial(run, max_steps=options.max_steps, max_tokens=options.max_tokens)
-    work = functools.partial(limits, registry=registry, system=options.system)
-    for task, history, asked in turns:
-        result = work(
-            task, model=asked, messages=history, approve=terminal.approve, watch=trace.watch
-        )
+    settings = {name: getattr(options, name) for name in ("system", "max_steps", "max_tokens")}
+    settings |= {"registry": {} if options.no_tools else REGISTRY}
+    settings |= {"approve": terminal.approve, "watch": trace.watch}
+    result = Result()
+    if options.replay:
+        for history, *trace.rest in [*trace.turns]:  # noqa: B020
+            result = run("", model=trace.reply, messages=history, **settings)
+        return result
+    endpoint = connect(options.backend, options.model, options.base_url)
+    trace.hide = terminal.hide = endpoint.hide
+    if endpoint.url != endpoint.backend.url or not options.backend:
+        terminal.line(f"{endpoint.model} at {endpoint.url}")
+    model = functools.partial(chat, backend=endpoint, stream=options.stream)
+    messages = list(trace.messages) if options.recorded else []
+    for task in typed(messages, terminal) if options.chat else [options.task or "(Go on.)"]:
+        result = run(task, model=model, messages=messages, **settings)
     return Result() if options.chat else result
-
-
-def trace_path(options: argparse.Namespace) -> Path:
-    """The file of the trace: a named one, the last one, or a new one in the workspace."""
-    if (named := options.replay or options.trace or options.resume) or options.resume is None:
-        return Path(named or RUNS / f"{datetime.now():%Y%m%dT%H%M%S}-{os.urandom(3).hex()}.jsonl")
-    return max(RUNS.glob("*.jsonl"), key=os.path.getmtime, default=RUNS)
-
-
-HELP = """\
-/clear   forget the conversation
-/tokens  what it has used so far
-/exit    leave (also Ctrl-D); Ctrl-C ends a turn"""
 
 
 def typed(messages: list[Message], terminal: Terminal) -> Iterator[str]:
     """The tasks of a chat, which is one conversation, until /exit or Ctrl-D."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401, PLC0415  (line editing, where there is one)
-    while True:
+    line = ""
+    while line != "/exit":
+        if line == "/clear":
+            messages.clear()
+        elif line == "/tokens":
+            print(f"{terminal.tokens} tokens so far")
+        elif line.startswith("/"):
+            print("/clear forgets the conversation, /tokens counts, /exit leaves (also Ctrl-D)")
+        elif line:
+            yield line
         try:
             line = input("> ").strip()
         except EOFError:
             return
         except KeyboardInterrupt:
             line = print() or ""
-        if line == "/exit":
-            return
-        if line == "/clear":
-            messages.clear()
-        elif line == "/tokens":
-            print(f"{terminal.tokens} tokens so far")
-        elif line.startswith("/"):
-            print(HELP)
-        elif line:
-            yield line
 
 
 if __name__ == "__main__":
