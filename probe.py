@@ -65,8 +65,8 @@ def show(title: str, value: object) -> None:
     print(f"{title} {visible(text)}".rstrip(), flush=True)
 
 
-def main() -> int | None:
-    """The command line; returns the exit code, if it is not 0."""
+def main() -> None:
+    """The command line; exits with 1 where the endpoint fails, 2 where a setting is wrong."""
     parser = argparse.ArgumentParser(prog="probe.py", description="Look at one raw exchange.")
     parser.add_argument("question", nargs="*", default=["List the files in this directory."])
     parser.add_argument("--raw", action="store_true", help="print the request too")
@@ -78,11 +78,11 @@ def main() -> int | None:
     try:
         endpoint = connect(options.backend, options.model, options.base_url)
         if options.check:
-            return check(endpoint)
+            sys.exit(check(endpoint))
         reply, events = exchange(endpoint, " ".join(options.question), {"tools": TOOLS})
     except (BackendError, KeyboardInterrupt) as error:
         print(f"error: {error or 'interrupted'}", file=sys.stderr)
-        return {"settings": 2, "Ctrl-C": 130}.get(getattr(error, "kind", "Ctrl-C"), 1)
+        sys.exit({"settings": 2, "Ctrl-C": 130}.get(getattr(error, "kind", "Ctrl-C"), 1))
     calls = [f"\n  {call.function.name} {call.function.arguments}" for call in reply.tool_calls]
     if options.raw:
         show("request:", events["request"][-1])
@@ -92,4 +92,4 @@ def main() -> int | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
