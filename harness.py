@@ -3,11 +3,9 @@
     python harness.py [options] task words ...      "-" as a word: standard input
     python harness.py                               a chat, on a terminal
 
-`run()` is the loop; it knows no provider (backend.py) and no tool (tools.py). What happens in it is
-told to one function, `watch`: that is all the other parts are made of. In order: the loop, and what
-it says in a word each; the trace, which --resume and --replay read; the terminal, with the question
-before a tool changes something; the command line, with options, settings and exit codes.
-"""
+`run()` knows no provider (backend.py) and no tool (tools.py). All that happens in it is told to one
+function, `watch`: of that the other parts are made. In order: the loop; the trace, for --resume and
+--replay; the terminal, with its question; the command line, with settings and exit codes."""
 
 import argparse
 import contextlib
@@ -56,8 +54,8 @@ ENDINGS = {  # finish_reason: the exit code, and why there is no better end
     "interrupted": (130, "interrupted"),
 }
 CLOSING = "({}. Answer now in plain text, with what you know.)"
-MOST_REPEATS = 3  # the same call in a row: this one is not run, and two more of it are the end
-Model = Callable[..., Reply]  # is given messages, schemas, tool_choice and watch, as `chat` is
+REPEATED = "error: not run: you already made this same call. Use its result, or do another thing."
+HELP = "/clear forgets the conversation, /tokens counts, /exit or Ctrl-D leaves, Ctrl-C ends a turn"
 
 
 @dataclass
@@ -73,14 +71,9 @@ class Result:
     error: str = ""
     trace: str | None = None  # the file that records it
 
-    def again(self, times: int) -> bool:
-        """Whether the last so many calls are the same one."""
-        calls = [(call["name"], call["arguments"]) for call in self.tool_calls[-times:]]
-        return bool(calls) and calls == calls[:1] * times
-
     def limit(self, max_steps: int, max_tokens: int) -> str:
         """The limit that makes the coming model call the last one, or nothing."""
-        if self.again(MOST_REPEATS + 2):
+        if [call["result"] for call in self.tool_calls[-3:]] == [REPEATED] * 3:
             return "repeated_call"
         if max_tokens and self.usage["total_tokens"] >= max_tokens:
             return "max_tokens"
@@ -90,7 +83,7 @@ class Result:
 def run(
     task: str,
     *,
-    model: Model | None = None,
+    model: Callable[..., Reply] | None = None,
     registry: dict[str, Tool] = REGISTRY,
     system: str = SYSTEM,
     messages: list[Message] | None = None,
@@ -123,8 +116,7 @@ def run(
             if limit or reply.finish_reason == "content_filter":
                 result.finish_reason = limit or "content_filter"
                 break
-            nudge = "" if nudge or reply.tool_calls else nudge_for(reply, messages, registry)
-            if nudge:
+            if nudge := "" if nudge or reply.tool_calls else nudge_for(reply, messages, registry):
                 tell(messages, nudge)
                 watch("notice", "no call and no answer: asked again")
                 continue
@@ -150,8 +142,7 @@ def run(
 
 
 def tell(messages: list[Message], text: str) -> None:
-    """Say something to the model, in an order of roles that no provider refuses: added to a tool
-    result or a user's message where one is the last, else as a user's message."""
+    """Add to the last message if it is a tool's or a user's: no provider refuses that order."""
     last = messages[-1]
     if last["role"] in ("user", "tool"):
         messages[-1] = last | {"content": f"{last['content']}\n\n{text}"}
@@ -175,7 +166,7 @@ def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) 
     return ""
 
 
-def ask(model: Model, messages: list, registry: dict, watch: Watch, closing: bool) -> Reply:
+def ask(model: Callable, messages: list, registry: dict, watch: Watch, closing: bool) -> Reply:
     """One model call. A conversation that is too long for the model is shortened first."""
     schemas, choice = [tool.schema for tool in registry.values()], "none" if closing else None
     try:
@@ -183,8 +174,7 @@ def ask(model: Model, messages: list, registry: dict, watch: Watch, closing: boo
     except BackendError as error:
         if error.kind != "context":
             raise
-        if not shorten(messages):
-            raise BackendError(f"{error} (nothing is left to shorten: ask for less)") from error
+        shorten(messages, error)
         watch("notice", f"{error}; trying again without the oldest results")
         return ask(model, messages, registry, watch, closing)
     if (reply.content or "").startswith("error: "):
@@ -196,11 +186,12 @@ def run_call(call: ToolCall, reply: Reply, result: Result, registry: dict, appro
     """The result of a call: what the tool returned, or why it was not run."""
     name, arguments = call.function.name, call.function.arguments
     result.tool_calls.append({"name": name, "arguments": arguments})
+    same = [(made["name"], made["arguments"]) for made in result.tool_calls[-3:]]
     text = "error: not run: "
     if reply.finish_reason == "length":
         text += "your reply was cut off at its length limit. Send a shorter one."
-    elif result.again(MOST_REPEATS):
-        text += "you already made this same call. Use its result, or do another thing."
+    elif same == [(name, arguments)] * 3:
+        text = REPEATED
     elif call.words_after and name in registry and registry[name].asks:
         text += "words stood after the call. Send the call alone, with no other text."
     else:
@@ -209,28 +200,26 @@ def run_call(call: ToolCall, reply: Reply, result: Result, registry: dict, appro
     return text
 
 
-def shorten(messages: list[Message]) -> bool:
-    """Make the conversation shorter; whether there was something left to shorten. The older half
-    of the long results goes first; where all are new to the model, each is halved."""
+def shorten(messages: list[Message], why: BackendError) -> None:
+    """Leave out the older half of the long results; where all are new to the model, halve them."""
     last = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
     long = [i for i, m in enumerate(messages) if m["role"] == "tool" and len(m["content"]) > 400]
     seen = [i for i in long if i < last]
+    if not long:
+        raise BackendError(f"{why} (nothing is left to shorten: ask for less)") from why
     for i in seen[: (len(seen) + 1) // 2] or long:
-        text = messages[i]["content"]
-        quarter = len(text) // 4
+        text, quarter = messages[i]["content"], len(messages[i]["content"]) // 4
         half = f"{text[:quarter]}\n[... half of this is left out ...]\n{text[-quarter:]}"
         note = f"[left out to save room: a result of {len(text)} characters]"
         messages[i] = messages[i] | {"content": note if seen else half}
-    return bool(long)
 
 
 def settle(messages: list[Message], last_words: str = "") -> None:
     """Leave a history that every endpoint takes: each call answered, the model's word last."""
     answered = {message.get("tool_call_id") for message in messages}
     calls = [call["id"] for message in messages for call in message.get("tool_calls", [])]
-    for each in filter(lambda call: call not in answered, calls):
-        text = "error: interrupted before it was done"
-        messages.append({"role": "tool", "tool_call_id": each, "content": text})
+    lost = {"role": "tool", "content": "error: interrupted before it was done"}
+    messages += [lost | {"tool_call_id": call} for call in calls if call not in answered]
     if last_words and messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": last_words})
 
@@ -241,17 +230,15 @@ RUNS = Path(".harness", "runs")  # in the workspace
 
 class Trace:
     """The record of a conversation: JSON lines in LangSmith's run fields, written as things happen.
-
-    A "chain" line opens a run of the loop, and the same one with its outcome closes it; an "llm"
-    line is a reply, a "tool" line a result. The `inputs` of the first two hold the messages after
-    the first `from`, which earlier lines tell: a trace grows with the run, not with its square."""
+    A "chain" line opens a run, the same one with its outcome closes it; an "llm" line is a reply, a
+    "tool" line a result. `inputs` hold the messages after the first `from`, which earlier lines
+    tell: the trace grows with the run, not with its square."""
 
     def __init__(self, path: Path, watch: Watch) -> None:
         self.path, self.pass_on, self.session = path, watch, str(uuid.uuid4())
         self.hide: Callable[[str], str] = str  # leaves out the key
         self.messages: list[Message] = []  # the history, as the lines so far tell it
         self.turns: list[list] = []  # of each run: its first messages, and then its replies
-        self.rest: list[dict] = []  # the replies that a replay has still to give
         self.results: dict[str, str] = {}  # by call id
         try:
             lines = path.read_text("utf-8").split("\n") if path.is_file() else [""]
@@ -281,10 +268,9 @@ class Trace:
         if event == "task":
             self.history, self.root = data, str(uuid.uuid4())
             self.start = self.began = datetime.now(timezone.utc)
-            self.begin = self.news()
-            self.write("chain", "run", self.begin, None)
+            self.begin = self.write("chain", "run", None, None)
         elif event == "reply":
-            self.write("llm", "chat", self.news(), vars(data))
+            self.write("llm", "chat", None, vars(data))
         elif event == "call":
             self.call = data
         elif event == "result":
@@ -295,48 +281,45 @@ class Trace:
             self.write("tool", self.call.function.name, call, {"output": data}, failed)
         elif event == "end":
             data.trace = str(self.path) if self.path.is_file() else None
-            self.start = self.began
             self.write("chain", "run", self.begin, vars(data), data.error or None)
         self.pass_on(event, data)
 
-    def news(self) -> dict:
-        """The messages of the history that no line tells yet."""
-        pairs = zip(self.messages, self.history, strict=False)
-        same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
-        return {"from": same, "messages": self.history[same:]}
-
-    def write(self, kind: str, name: str, inputs: dict, outputs: Any, error: Any = None) -> None:
+    def write(self, kind: str, name: str, inputs: Any, outputs: Any, error: Any = None) -> dict:
         """Add a line. That it cannot be written is said once, and the run goes on."""
+        if inputs is None:  # the messages of the history that no line tells yet
+            pairs = zip(self.messages, self.history, strict=False)
+            same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+            inputs = {"from": same, "messages": self.history[same:]}
         end, root = datetime.now(timezone.utc), kind == "chain"
-        run_id = self.root if root else str(uuid.uuid4())
-        order = [(self.began, self.root), (self.start, run_id)][root:]
+        run_id, start = (self.root, self.began) if root else (str(uuid.uuid4()), self.start)
+        order = [(self.began, self.root), (start, run_id)][root:]
         line = {
             "id": run_id, "trace_id": self.root, "session_id": self.session,
             "parent_run_id": None if root else self.root,
             "dotted_order": ".".join(f"{time:%Y%m%dT%H%M%S%fZ}{each}" for time, each in order),
             "name": name, "run_type": kind, "inputs": inputs, "outputs": outputs, "error": error,
-            "start_time": self.start.isoformat(), "end_time": outputs and end.isoformat(),
-            "latency_ms": outputs and round((end - self.start).total_seconds() * 1000),
+            "start_time": start.isoformat(), "end_time": outputs and end.isoformat(),
+            "latency_ms": outputs and round((end - start).total_seconds() * 1000),
         }  # fmt: skip
         text = "\n" * self.torn + json.dumps(line, default=vars, ensure_ascii=False) + "\n"
         self.learn(kind, inputs, outputs)
         self.start, self.torn = end, False
-        nofollow = getattr(os, "O_NOFOLLOW", 0)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            if self.path.parent == RUNS:
+            if self.path.parent == RUNS and not os.path.lexists(RUNS / ".gitignore"):
                 (RUNS / ".gitignore").write_text("*\n")
-            with open(self.path, "ab", opener=lambda p, f: os.open(p, f | nofollow, 0o600)) as file:
+            with open(self.path, "ab", opener=lambda p, f: os.open(p, f, 0o600)) as file:
                 file.write(self.hide(text).encode("utf-8", "backslashreplace"))
         except OSError as failure:
             self.pass_on("notice", f"the run is not recorded any more: {failure}")
             self.path = Path(os.devnull)
+        return inputs
 
-    def reply(self, *_: Any, **__: Any) -> Reply:
-        """The next recorded reply, in the place of `chat`."""
-        if not self.rest:
+    def reply(self, rest: list[dict], *_: Any, **__: Any) -> Reply:
+        """The next of the recorded replies, in the place of `chat`."""
+        if not rest:
             raise BackendError("the recorded run ends here")
-        outputs = self.rest.pop(0)
+        outputs = rest.pop(0)
         made = outputs["tool_calls"]
         calls = [ToolCall(**c | {"function": SimpleNamespace(**c["function"])}) for c in made]
         return Reply(**outputs | {"tool_calls": calls})
@@ -349,8 +332,7 @@ class Terminal:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.lively = sys.stderr.isatty() and not options.quiet
-        colours = self.lively and not os.environ.get("NO_COLOR")
-        self.dim = "\x1b[2m{}\x1b[0m" if colours else "{}"
+        self.dim = "\x1b[2m{}\x1b[0m" if self.lively and not os.environ.get("NO_COLOR") else "{}"
         self.hide: Callable[[str], str] = str  # leaves out the key
         self.always: set[str] = set()  # calls that need no further question
         self.shown, self.step, self.tokens = "", 0, 0  # shown: of the answer, on stdout
@@ -382,14 +364,10 @@ class Terminal:
     def watch(self, event: str, data: Any) -> None:
         """Show an event of the run."""
         if event in ("request", "chunk") and self.options.inspect:
-            text = self.hide(json.dumps(data, ensure_ascii=False))
-            if len(text) >= 2000 and not self.options.verbose:
-                text = f"{text[:1000]} ... {text[-1000:]}"
-            self.line(f"{event}: {text}")
+            self.line(f"{event}: {self.hide(json.dumps(data, ensure_ascii=False))}")
         if event in ("task", "reply"):
             self.step = self.step + 1 if event == "reply" else 0
         elif event == "request" and self.lively:
-            self.clear()
             self.answered.clear()
             self.waiter = threading.Thread(target=self.wait, daemon=True)
             self.waiter.start()
@@ -408,19 +386,13 @@ class Terminal:
             more = f" (+{len(lines) - len(shown)} lines)" if len(lines) > len(shown) else ""
             self.line("\n".join(f"    {line}" for line in shown) + more)
         elif event == "end":
-            self.end(data)
-
-    def end(self, result: Result) -> None:
-        """The answer on stdout, unless it stands there already; sums and errors on stderr."""
-        there = self.shown == result.answer or self.options.json
-        self.clear()
-        if not there:
-            print(visible(result.answer), flush=True)
-        tokens = result.usage["total_tokens"]
-        self.tokens += tokens
-        self.line(f"{result.steps} steps, {tokens} tokens, {result.seconds} s")
-        if result.error:
-            print(f"error: {visible(result.error)}", file=sys.stderr)
+            if self.shown != data.answer and not self.options.json:
+                self.clear()
+                print(visible(data.answer), flush=True)
+            self.tokens += data.usage["total_tokens"]
+            self.line(f"{data.steps} steps, {data.usage['total_tokens']} tokens, {data.seconds} s")
+            if data.error:
+                print(f"error: {visible(data.error)}", file=sys.stderr)
 
     def approve(self, tool: Tool, arguments: dict) -> tuple[bool, str]:
         """Ask the person: the whole of what would be done, default no."""
@@ -433,10 +405,17 @@ class Terminal:
         what = json.dumps(arguments, ensure_ascii=False)
         what = arguments["command"] if set(arguments) == {"command"} else what
         what = tool.preview(**arguments) if tool.preview else what
-        self.clear()
         lines = visible(what, strict=True).replace("\n", "\n  | ")
         print(f"{tool.name} ({len(what)} characters):\n  | {lines}", file=sys.stderr)
-        drop_typed_ahead()
+        try:  # to forget keys that were pressed before the question was there to be read
+            import termios  # noqa: PLC0415  (POSIX)
+
+            termios.tcflush(sys.stdin, termios.TCIFLUSH)
+        except ImportError:
+            import msvcrt  # noqa: PLC0415  (Windows)
+
+            while msvcrt.kbhit():  # type: ignore[attr-defined]
+                msvcrt.getch()  # type: ignore[attr-defined]
         print("[y]es / [n]o / [a]lways this exact call: ", end="", file=sys.stderr, flush=True)
         said = sys.stdin.readline().strip()
         if said.lower() in ("a", "always"):
@@ -445,25 +424,10 @@ class Terminal:
         return said.lower() in ("y", "yes", "a", "always"), f"the user said no. {reason}".strip()
 
 
-def drop_typed_ahead() -> None:
-    """Forget keys that were pressed before the question was there to be read."""
-    try:
-        import termios  # noqa: PLC0415  (POSIX)
-
-        termios.tcflush(sys.stdin, termios.TCIFLUSH)
-    except ImportError:
-        import msvcrt  # noqa: PLC0415  (Windows)
-
-        while msvcrt.kbhit():  # type: ignore[attr-defined]
-            msvcrt.getch()  # type: ignore[attr-defined]
-
-
 # --- command line --------------------------------------------------------------------------------
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options; what is not given comes from the environment, or the `.env` beside this file."""
-    about = "Work on a task with tools, until there is an answer."
-    codes = "Exit codes: 0 answered, 1 endpoint failed, 2 usage, 3 at a limit, 130 Ctrl-C."
-    parser = argparse.ArgumentParser(prog="harness.py", description=about, epilog=codes)
+    parser = argparse.ArgumentParser(prog="harness.py", description="Work on a task with tools.")
     add, switch = parser.add_argument, functools.partial(parser.add_argument, action="store_true")
     add("task", nargs="*", help='the task; a word "-" stands for standard input; none: a chat')
     add("--backend", metavar="NAME", help="groq, openai, ollama, ... (AGENT_BACKEND)")
@@ -488,15 +452,13 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     switch("-q", "--quiet", help="no progress")
     switch("-v", "--verbose", help="whole results")
     add("--version", action="version", version=f"%(prog)s {__version__}")
-    steps = setting("AGENT_MAX_STEPS") or "25"
-    parser.set_defaults(max_steps=steps, stream=sys.stderr.isatty())
+    parser.set_defaults(max_steps=setting("AGENT_MAX_STEPS") or "25", stream=sys.stderr.isatty())
     options = parser.parse_intermixed_args(argv)
     given = {name: setting(name) or "1" for name in ("AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT")}
     given |= {"AGENT_MAX_STEPS, --max-steps": options.max_steps, "--max-tokens": options.max_tokens}
     for name, value in given.items():
         if not re.fullmatch("[0-9]{1,9}", value) or not (int(value) or name == "--max-tokens"):
             parser.error(f"{name} takes a whole number above 0, not {value}")
-    options.max_steps, options.max_tokens = int(options.max_steps), int(options.max_tokens)
     if options.resume and not options.resume.endswith(".jsonl"):  # it is the first word of the task
         options.task, options.resume = [options.resume, *options.task], ""
     piped = sys.stdin.read() if "-" in options.task else ""
@@ -528,7 +490,7 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         result, code = Result(finish_reason="interrupted", error="interrupted"), 130
     if options.json:
-        print(json.dumps(vars(result)))
+        print(json.dumps(vars(result)), flush=True)
     return code
 
 
@@ -540,13 +502,10 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
         except (Exception, SystemExit) as error:  # the file may do anything
             raise ToolError(f"--tools {path}: {type(error).__name__}: {error}") from error
     os.environ["AGENT_ALLOW"] = "\n".join([setting("AGENT_ALLOW"), *options.allow])
-    if options.sandbox:
-        os.environ["AGENT_SANDBOX"] = "1"
+    os.environ["AGENT_SANDBOX"] = "1" if options.sandbox else setting("AGENT_SANDBOX")
     check_sandbox()
     agents = dispatch("read_file", {"path": "AGENTS.md"}) if Path("AGENTS.md").is_file() else ""
-    if agents.startswith("error: "):  # it is read as the model would read it
-        terminal.line(f"AGENTS.md is not used: {agents}")
-    elif agents:
+    if agents and not agents.startswith("error: "):  # it is read as the model would read it
         options.system += f"\n\nAGENTS.md of this folder says:\n{agents}"
     last = max(RUNS.glob("*.jsonl"), key=os.path.getmtime, default=RUNS)
     new = RUNS / f"{datetime.now():%Y%m%dT%H%M%S}-{os.urandom(3).hex()}.jsonl"
@@ -556,22 +515,20 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
         raise BackendError(f"there is no recorded run in {trace.path}", "settings")
     if options.replay or options.no_trace:
         trace.path = Path(os.devnull)
-    settings = {name: getattr(options, name) for name in ("system", "max_steps", "max_tokens")}
-    settings |= {"registry": {} if options.no_tools else REGISTRY}
-    settings |= {"approve": terminal.approve, "watch": trace.watch}
-    result = Result()
+    how: dict[str, Any] = {"system": options.system, "max_steps": int(options.max_steps)}
+    how |= {"max_tokens": int(options.max_tokens), "registry": {} if options.no_tools else REGISTRY}
+    how |= {"approve": terminal.approve, "watch": trace.watch}
+    result, messages = Result(), list(trace.messages) if options.recorded else []
     if options.replay:
-        for history, *trace.rest in [*trace.turns]:  # noqa: B020
-            result = run("", model=trace.reply, messages=history, **settings)
+        for history, *replies in [*trace.turns]:
+            result = run("", model=functools.partial(trace.reply, replies), messages=history, **how)
         return result
     endpoint = connect(options.backend, options.model, options.base_url)
     trace.hide = terminal.hide = endpoint.hide
-    if endpoint.url != endpoint.backend.url or not options.backend:
-        terminal.line(f"{endpoint.model} at {endpoint.url}")
+    terminal.line(f"{endpoint.model} at {endpoint.url}")
     model = functools.partial(chat, backend=endpoint, stream=options.stream)
-    messages = list(trace.messages) if options.recorded else []
     for task in typed(messages, terminal) if options.chat else [options.task or "(Go on.)"]:
-        result = run(task, model=model, messages=messages, **settings)
+        result = run(task, model=model, messages=messages, **how)
     return Result() if options.chat else result
 
 
@@ -583,28 +540,21 @@ def typed(messages: list[Message], terminal: Terminal) -> Iterator[str]:
     while line != "/exit":
         if line == "/clear":
             messages.clear()
-        elif line == "/tokens":
-            print(f"{terminal.tokens} tokens so far")
         elif line.startswith("/"):
-            print("/clear forgets the conversation, /tokens counts, /exit leaves (also Ctrl-D)")
+            print(f"{terminal.tokens} tokens so far" if line == "/tokens" else HELP)
         elif line:
             yield line
         try:
             line = input("> ").strip()
-        except EOFError:
-            return
-        except KeyboardInterrupt:
-            line = print() or ""
+        except (EOFError, KeyboardInterrupt) as error:
+            line = print() or ("/exit" if isinstance(error, EOFError) else "")
 
 
 if __name__ == "__main__":
     for number in signal.valid_signals() & {1, 3, 15}:  # SIGHUP, SIGQUIT, SIGTERM: as Ctrl-C
         signal.signal(number, signal.default_int_handler)
-    code = 0
     try:
         code = main()
-        sys.stdout.flush()
-        sys.stderr.flush()
     except OSError as error:  # who reads the output has gone, or the disk under it is full
-        code = code if isinstance(error, BrokenPipeError) else code or 1
+        code = 0 if isinstance(error, BrokenPipeError) else 1
     os._exit(code)  # not to flush once more
