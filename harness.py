@@ -3,14 +3,9 @@
     python harness.py [options] task words ...      "-" as a word: standard input
     python harness.py                               a chat, on a terminal
 
-`run()` below is the loop; it knows no provider (backend.py) and no tool (tools.py). What happens in
-it is told to one function, `watch`: that is all the other parts are made of.
-
-    the loop      run(), its Result, and what it says in a word each
-    trace         the record of a run, which --resume and --replay read
-    terminal      progress, the question before a tool changes something
-    command line  options, settings, exit codes
-"""
+`run()` knows no provider (backend.py) and no tool (tools.py). All that happens in it is told to one
+function, `watch`: of that the other parts are made. In order: the loop; the trace, for --resume and
+--replay; the terminal, with its question; the command line, with settings and exit codes."""
 
 import argparse
 import contextlib
@@ -26,7 +21,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -59,8 +54,8 @@ ENDINGS = {  # finish_reason: the exit code, and why there is no better end
     "interrupted": (130, "interrupted"),
 }
 CLOSING = "({}. Answer now in plain text, with what you know.)"
-MOST_REPEATS = 3  # the same call in a row: this one is not run, and two more of it are the end
-Model = Callable[..., Reply]  # is given messages, schemas, tool_choice and watch, as `chat` is
+REPEATED = "error: not run: you already made this same call. Use its result, or do another thing."
+HELP = "/clear forgets the conversation, /tokens counts, /exit or Ctrl-D leaves, Ctrl-C ends a turn"
 
 
 @dataclass
@@ -76,30 +71,19 @@ class Result:
     error: str = ""
     trace: str | None = None  # the file that records it
 
-    def again(self, times: int) -> bool:
-        """Whether the last so many calls are the same one."""
-        calls = [(call["name"], call["arguments"]) for call in self.tool_calls[-times:]]
-        return bool(calls) and calls == calls[:1] * times
-
     def limit(self, max_steps: int, max_tokens: int) -> str:
         """The limit that makes the coming model call the last one, or nothing."""
-        if self.again(MOST_REPEATS + 2):
+        if [call["result"] for call in self.tool_calls[-3:]] == [REPEATED] * 3:
             return "repeated_call"
         if max_tokens and self.usage["total_tokens"] >= max_tokens:
             return "max_tokens"
         return "max_steps" if self.steps >= max_steps else ""
 
-    def count(self, reply: Reply) -> None:
-        """Add a model call to the sums; the best answer is the last text."""
-        self.steps += 1
-        self.answer = reply.content or self.answer
-        self.usage.update(reply.usage)
-
 
 def run(
     task: str,
     *,
-    model: Model | None = None,
+    model: Callable[..., Reply] | None = None,
     registry: dict[str, Tool] = REGISTRY,
     system: str = SYSTEM,
     messages: list[Message] | None = None,
@@ -113,29 +97,28 @@ def run(
     where it stopped. `watch` is told the events of `chat`, and "task", "reply", "call", "result"
     and "end". Raises only what `connect` raises, and that only where no `model` is given."""
     model = model or functools.partial(chat, backend=connect())
-    started, result, nudged = time.monotonic(), Result(), False
+    started, result, nudge = time.monotonic(), Result(), ""
     messages = [] if messages is None else messages
-    if not messages:
-        messages.append({"role": "system", "content": system})
+    messages[:] = messages or [{"role": "system", "content": system}]
     settle(messages)
     if task:
         tell(messages, task)
     watch("task", messages)
     try:
         while True:
-            limit = result.limit(max_steps, max_tokens)
-            if limit:
+            if limit := result.limit(max_steps, max_tokens):
                 tell(messages, CLOSING.format(ENDINGS[limit][1]))
             reply = ask(model, messages, registry, watch, closing=bool(limit))
-            result.count(reply)
+            result.steps += 1
+            result.usage.update(reply.usage)
+            result.answer = reply.content or result.answer  # the best there is
             watch("reply", reply)
             if limit or reply.finish_reason == "content_filter":
                 result.finish_reason = limit or "content_filter"
                 break
-            if not nudged and (nudge := nudge_for(reply, messages, registry)):
+            if nudge := "" if nudge or reply.tool_calls else nudge_for(reply, messages, registry):
                 tell(messages, nudge)
                 watch("notice", "no call and no answer: asked again")
-                nudged = True
                 continue
             if reply.tool_calls or reply.content:
                 messages.append(reply.message)
@@ -143,10 +126,9 @@ def run(
                 cut = "length" if reply.finish_reason == "length" else "stop"
                 result.finish_reason = cut if reply.content else "empty"
                 break
-            nudged = False
             for call in reply.tool_calls:
                 watch("call", call)
-                text = answer_call(call, reply, result, registry, approve)
+                text = run_call(call, reply, result, registry, approve)
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
                 watch("result", text)
     except (BackendError, KeyboardInterrupt) as error:
@@ -160,8 +142,7 @@ def run(
 
 
 def tell(messages: list[Message], text: str) -> None:
-    """Say something to the model, in an order of roles that no provider refuses: added to a tool
-    result or a user's message where one is the last, else as a user's message."""
+    """Add to the last message if it is a tool's or a user's: no provider refuses that order."""
     last = messages[-1]
     if last["role"] in ("user", "tool"):
         messages[-1] = last | {"content": f"{last['content']}\n\n{text}"}
@@ -173,8 +154,6 @@ def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) 
     """What a small model needs to hear after a reply that is neither a call nor an answer."""
     text, names, last = reply.content or "", "|".join(registry) or "(?!)", messages[-1]
     described = rf"(?i)\b(use|call|try|run) (the )?`?({names})\b|\A\W*({names})\W*{{"
-    if reply.tool_calls:
-        return ""
     if not text and last["role"] != "tool":
         call = json.dumps({"name": "".join([*registry][:1]), "arguments": {}})
         return f"(Your reply was empty. Answer in plain words, or call a tool, as in\n{call}\n)"
@@ -187,36 +166,32 @@ def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) 
     return ""
 
 
-def ask(
-    model: Model, messages: list[Message], registry: dict[str, Tool], watch: Watch, closing: bool
-) -> Reply:
+def ask(model: Callable, messages: list, registry: dict, watch: Watch, closing: bool) -> Reply:
     """One model call. A conversation that is too long for the model is shortened first."""
     schemas, choice = [tool.schema for tool in registry.values()], "none" if closing else None
-    while True:
-        try:
-            reply = model(messages, schemas, tool_choice=choice, watch=watch)
-            if reply.content and reply.content.startswith("error: "):
-                reply.content = None  # a small model repeats a result: no answer
-            return reply
-        except BackendError as error:
-            if error.kind != "context":
-                raise
-            if not shorten(messages):
-                raise BackendError(f"{error} (nothing is left to shorten: ask for less)") from error
-            watch("notice", f"{error}; trying again without the oldest results")
+    try:
+        reply = model(messages, schemas, tool_choice=choice, watch=watch)
+    except BackendError as error:
+        if error.kind != "context":
+            raise
+        shorten(messages, error)
+        watch("notice", f"{error}; trying again without the oldest results")
+        return ask(model, messages, registry, watch, closing)
+    if (reply.content or "").startswith("error: "):
+        reply.content = None  # a small model repeats a result: no answer
+    return reply
 
 
-def answer_call(
-    call: ToolCall, reply: Reply, result: Result, registry: dict[str, Tool], approve: Approve
-) -> str:
+def run_call(call: ToolCall, reply: Reply, result: Result, registry: dict, approve: Approve) -> str:
     """The result of a call: what the tool returned, or why it was not run."""
     name, arguments = call.function.name, call.function.arguments
     result.tool_calls.append({"name": name, "arguments": arguments})
+    same = [(made["name"], made["arguments"]) for made in result.tool_calls[-3:]]
     text = "error: not run: "
     if reply.finish_reason == "length":
         text += "your reply was cut off at its length limit. Send a shorter one."
-    elif result.again(MOST_REPEATS):
-        text += "you already made this same call. Use its result, or do another thing."
+    elif same == [(name, arguments)] * 3:
+        text = REPEATED
     elif call.words_after and name in registry and registry[name].asks:
         text += "words stood after the call. Send the call alone, with no other text."
     else:
@@ -225,29 +200,26 @@ def answer_call(
     return text
 
 
-def shorten(messages: list[Message]) -> bool:
-    """Make the conversation shorter; whether there was something left to shorten. The older half
-    of the long results goes first; where all are new to the model, each is halved."""
+def shorten(messages: list[Message], why: BackendError) -> None:
+    """Leave out the older half of the long results; where all are new to the model, halve them."""
     last = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
     long = [i for i, m in enumerate(messages) if m["role"] == "tool" and len(m["content"]) > 400]
     seen = [i for i in long if i < last]
+    if not long:
+        raise BackendError(f"{why} (nothing is left to shorten: ask for less)") from why
     for i in seen[: (len(seen) + 1) // 2] or long:
-        text = messages[i]["content"]
-        quarter = len(text) // 4
-        note = f"{text[:quarter]}\n[... half of this is left out ...]\n{text[-quarter:]}"
-        if seen:
-            note = f"[left out to save room: a result of {len(text)} characters]"
-        messages[i] = messages[i] | {"content": note}
-    return bool(long)
+        text, quarter = messages[i]["content"], len(messages[i]["content"]) // 4
+        half = f"{text[:quarter]}\n[... half of this is left out ...]\n{text[-quarter:]}"
+        note = f"[left out to save room: a result of {len(text)} characters]"
+        messages[i] = messages[i] | {"content": note if seen else half}
 
 
 def settle(messages: list[Message], last_words: str = "") -> None:
     """Leave a history that every endpoint takes: each call answered, the model's word last."""
     answered = {message.get("tool_call_id") for message in messages}
-    for call in [call for message in messages for call in message.get("tool_calls", [])]:
-        if call["id"] not in answered:
-            text = "error: interrupted before it was done"
-            messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
+    calls = [call["id"] for message in messages for call in message.get("tool_calls", [])]
+    lost = {"role": "tool", "content": "error: interrupted before it was done"}
+    messages += [lost | {"tool_call_id": call} for call in calls if call not in answered]
     if last_words and messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": last_words})
 
@@ -258,19 +230,16 @@ RUNS = Path(".harness", "runs")  # in the workspace
 
 class Trace:
     """The record of a conversation: JSON lines in LangSmith's run fields, written as things happen.
-
-    A "chain" line opens a run of the loop, and the same one with its outcome closes it; an "llm"
-    line is a reply, a "tool" line a result. The `inputs` of the first two hold the messages after
-    the first `from`, which earlier lines tell: a trace grows with the run, not with its square."""
+    A "chain" line opens a run, the same one with its outcome closes it; an "llm" line is a reply, a
+    "tool" line a result. `inputs` hold the messages after the first `from`, which earlier lines
+    tell: the trace grows with the run, not with its square."""
 
     def __init__(self, path: Path, watch: Watch) -> None:
-        self.path, self.notify, self.file = path, watch, 0
+        self.path, self.pass_on, self.session = path, watch, str(uuid.uuid4())
         self.hide: Callable[[str], str] = str  # leaves out the key
-        self.session, self.torn = str(uuid.uuid4()), False
         self.messages: list[Message] = []  # the history, as the lines so far tell it
-        self.turns: list[tuple[list, list]] = []  # of each run: its first messages, its replies
+        self.turns: list[list] = []  # of each run: its first messages, and then its replies
         self.results: dict[str, str] = {}  # by call id
-        self.answer = ""  # what the last run ended with, where it was an answer
         try:
             lines = path.read_text("utf-8").split("\n") if path.is_file() else [""]
             self.torn = bool(lines[-1])
@@ -280,108 +249,80 @@ class Trace:
         except (OSError, ValueError, TypeError, LookupError) as error:
             raise BackendError(f"{path} is no recorded run: {error}", "settings") from error
 
-    def learn(self, run_type: str, inputs: dict, outputs: dict | None, **_: Any) -> None:
+    def learn(self, run_type: str, inputs: dict, outputs: Any, **_: Any) -> None:
         """Take in what a line tells, a new one or one that was read."""
-        outputs = outputs or {}
         if run_type == "tool":
             self.results[inputs["id"]] = text = outputs["output"]
             self.messages.append({"role": "tool", "tool_call_id": inputs["id"], "content": text})
-        elif run_type == "chain" and outputs:
-            self.answer = outputs["answer"] if outputs["finish_reason"] == "stop" else ""
-        else:
+        elif run_type == "llm":
             self.messages[inputs["from"] :] = inputs["messages"]
-            self.answer = ""
-            if run_type == "chain":
-                self.turns.append((list(self.messages), []))
-            else:
-                self.turns[-1][1].append(outputs)
-                if outputs["tool_calls"] or outputs["content"]:
-                    self.messages.append(outputs["message"])
-                    self.answer = "" if outputs["tool_calls"] else outputs["content"]
+            self.turns[-1].append(outputs)
+            if outputs["tool_calls"] or outputs["content"]:
+                self.messages.append(outputs["message"])
+        elif not outputs:  # a run begins
+            self.messages[inputs["from"] :] = inputs["messages"]
+            self.turns.append([list(self.messages)])
 
     def watch(self, event: str, data: Any) -> None:
-        """Write the line that belongs to an event of `run`."""
+        """Write the line that belongs to an event of `run`, and pass the event on."""
         if event == "task":
             self.history, self.root = data, str(uuid.uuid4())
             self.start = self.began = datetime.now(timezone.utc)
-            self.begin = self.news()
-            self.write("chain", "run", self.begin, None)
+            self.begin = self.write("chain", "run", None, None)
         elif event == "reply":
-            self.write("llm", "chat", self.news(), vars(data))
+            self.write("llm", "chat", None, vars(data))
         elif event == "call":
             self.call = data
         elif event == "result":
+            if data != self.results.get(self.call.id, data):  # in a replay
+                self.pass_on("notice", "this result is not the recorded one")
             call = {"id": self.call.id, "arguments": self.call.function.arguments}
             failed = data if data.startswith(("error: ", "denied: ")) else None
             self.write("tool", self.call.function.name, call, {"output": data}, failed)
         elif event == "end":
             data.trace = str(self.path) if self.path.is_file() else None
-            self.start = self.began
             self.write("chain", "run", self.begin, vars(data), data.error or None)
+        self.pass_on(event, data)
 
-    def news(self) -> dict:
-        """The messages of the history that no line tells yet."""
-        pairs = enumerate(zip(self.messages, self.history, strict=False))
-        most = min(len(self.messages), len(self.history))
-        same = next((place for place, (old, new) in pairs if old != new), most)
-        return {"from": same, "messages": self.history[same:]}
-
-    def write(
-        self, run_type: str, name: str, inputs: dict, outputs: Any, error: Any = None
-    ) -> None:
+    def write(self, kind: str, name: str, inputs: Any, outputs: Any, error: Any = None) -> dict:
         """Add a line. That it cannot be written is said once, and the run goes on."""
-        end, root = datetime.now(timezone.utc), run_type == "chain"
-        run_id = self.root if root else str(uuid.uuid4())
-        place = f"{self.start:%Y%m%dT%H%M%S%fZ}{run_id}"
-        above = f"{self.began:%Y%m%dT%H%M%S%fZ}{self.root}."
-        line: dict = {"id": run_id, "trace_id": self.root, "session_id": self.session}
-        line |= {"parent_run_id": None if root else self.root}
-        line |= {"dotted_order": place if root else above + place}
-        line |= {"name": name, "run_type": run_type, "inputs": inputs, "outputs": outputs}
-        line |= {"start_time": self.start.isoformat(), "end_time": outputs and end.isoformat()}
-        line |= {"latency_ms": outputs and round((end - self.start).total_seconds() * 1000)}
-        line |= {"error": error}
+        if inputs is None:  # the messages of the history that no line tells yet
+            pairs = zip(self.messages, self.history, strict=False)
+            same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+            inputs = {"from": same, "messages": self.history[same:]}
+        end, root = datetime.now(timezone.utc), kind == "chain"
+        run_id, start = (self.root, self.began) if root else (str(uuid.uuid4()), self.start)
+        order = [(self.began, self.root), (start, run_id)][root:]
+        line = {
+            "id": run_id, "trace_id": self.root, "session_id": self.session,
+            "parent_run_id": None if root else self.root,
+            "dotted_order": ".".join(f"{time:%Y%m%dT%H%M%S%fZ}{each}" for time, each in order),
+            "name": name, "run_type": kind, "inputs": inputs, "outputs": outputs, "error": error,
+            "start_time": start.isoformat(), "end_time": outputs and end.isoformat(),
+            "latency_ms": outputs and round((end - start).total_seconds() * 1000),
+        }  # fmt: skip
         text = "\n" * self.torn + json.dumps(line, default=vars, ensure_ascii=False) + "\n"
-        data = self.hide(text).encode("utf-8", "backslashreplace")
-        self.learn(run_type, inputs, outputs)
+        self.learn(kind, inputs, outputs)
         self.start, self.torn = end, False
         try:
-            self.file = self.file or self.opened()
-            if os.write(self.file, data) < len(data):
-                raise OSError("no space left on the device")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if self.path.parent == RUNS and not os.path.lexists(RUNS / ".gitignore"):
+                (RUNS / ".gitignore").write_text("*\n")
+            with open(self.path, "ab", opener=lambda p, f: os.open(p, f, 0o600)) as file:
+                file.write(self.hide(text).encode("utf-8", "backslashreplace"))
         except OSError as failure:
-            self.notify("notice", f"the run is not recorded any more: {failure}")
-            self.file = os.open(os.devnull, os.O_WRONLY)
+            self.pass_on("notice", f"the run is not recorded any more: {failure}")
+            self.path = Path(os.devnull)
+        return inputs
 
-    def opened(self) -> int:
-        """The descriptor of the file, which is for this user only, and for no version control."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        if self.path.parent == RUNS:
-            (RUNS / ".gitignore").write_text("*\n")
-        flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-        return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | flags, 0o600)
-
-    def replay(self, replies: list[dict]) -> Model:
-        """The recorded replies, one after the other, in the place of `chat`."""
-        rest = iter(replies)
-
-        def model(*_: Any, **__: Any) -> Reply:
-            if not (outputs := next(rest, None)):
-                raise BackendError("the recorded run ends here")
-            made = [
-                call | {"function": SimpleNamespace(**call["function"])}
-                for call in outputs["tool_calls"]
-            ]
-            return Reply(**outputs | {"tool_calls": [ToolCall(**call) for call in made]})
-
-        return model
-
-    def compare(self, event: str, data: Any) -> None:
-        """Say where a replay departs from the record."""
-        if event == "call":
-            self.call = data
-        elif event == "result" and data != self.results.get(self.call.id, data):
-            self.notify("notice", "this result is not the recorded one")
+    def reply(self, rest: list[dict], *_: Any, **__: Any) -> Reply:
+        """The next of the recorded replies, in the place of `chat`."""
+        if not rest:
+            raise BackendError("the recorded run ends here")
+        outputs = rest.pop(0)
+        made = outputs["tool_calls"]
+        calls = [ToolCall(**c | {"function": SimpleNamespace(**c["function"])}) for c in made]
+        return Reply(**outputs | {"tool_calls": calls})
 
 
 # --- terminal ------------------------------------------------------------------------------------
@@ -391,33 +332,30 @@ class Terminal:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.lively = sys.stderr.isatty() and not options.quiet
-        self.dim, self.plain = ("", "") if os.environ.get("NO_COLOR") else ("\x1b[2m", "\x1b[0m")
+        self.dim = "\x1b[2m{}\x1b[0m" if self.lively and not os.environ.get("NO_COLOR") else "{}"
         self.hide: Callable[[str], str] = str  # leaves out the key
         self.always: set[str] = set()  # calls that need no further question
         self.shown, self.step, self.tokens = "", 0, 0  # shown: of the answer, on stdout
-        self.answered = threading.Event()  # no reply is waited for
-        self.answered.set()
+        self.answered, self.waiter = threading.Event(), threading.Thread()
 
     def line(self, text: str, dim: bool = True) -> None:
         """A line of progress; what it holds may come from anywhere."""
         self.clear()
         if not self.options.quiet:
-            dim = dim and self.lively
             with contextlib.suppress(OSError):  # nobody reads it: the answer still counts
-                print(f"{self.dim * dim}{visible(text)}{self.plain * dim}", file=sys.stderr)
+                print((self.dim if dim else "{}").format(visible(text)), file=sys.stderr)
 
     def wait(self) -> None:
         """A waiting sign with the seconds, until `clear`; runs in a thread."""
         for seconds in itertools.count():
-            sign = f"... {seconds} s" if seconds else "..."
-            print(f"\r{self.dim}{sign}{self.plain}", end="", file=sys.stderr, flush=True)
+            print("\r" + self.dim.format(f"... {seconds} s"), end="", file=sys.stderr, flush=True)
             if self.answered.wait(1):
                 return print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         """Take the waiting sign away, and end a line of streamed text."""
-        if not self.answered.is_set():
-            self.answered.set()
+        self.answered.set()
+        if self.waiter.is_alive():
             self.waiter.join()
         if self.shown and not self.shown.endswith("\n"):
             print(flush=True)
@@ -426,14 +364,10 @@ class Terminal:
     def watch(self, event: str, data: Any) -> None:
         """Show an event of the run."""
         if event in ("request", "chunk") and self.options.inspect:
-            text = self.hide(json.dumps(data, ensure_ascii=False))
-            middle = len(text) if self.options.verbose or len(text) < 2000 else 1000
-            more = f" ... {text[-1000:]}" if middle < len(text) else ""
-            self.line(f"{event}: {text[:middle]}{more}")
-        if event == "task":
-            self.step = 0
+            self.line(f"{event}: {self.hide(json.dumps(data, ensure_ascii=False))}")
+        if event in ("task", "reply"):
+            self.step = self.step + 1 if event == "reply" else 0
         elif event == "request" and self.lively:
-            self.clear()
             self.answered.clear()
             self.waiter = threading.Thread(target=self.wait, daemon=True)
             self.waiter.start()
@@ -442,8 +376,6 @@ class Terminal:
                 self.clear()
             print(visible(data), end="", flush=True)
             self.shown += data
-        elif event == "reply":
-            self.step += 1
         elif event == "notice":
             self.line(data)
         elif event == "call":
@@ -454,118 +386,88 @@ class Terminal:
             more = f" (+{len(lines) - len(shown)} lines)" if len(lines) > len(shown) else ""
             self.line("\n".join(f"    {line}" for line in shown) + more)
         elif event == "end":
-            self.end(data)
-
-    def end(self, result: Result) -> None:
-        """The answer on stdout, unless it stands there already; sums and errors on stderr."""
-        there = self.shown == result.answer
-        self.clear()
-        if self.options.json:
-            print(json.dumps(vars(result)), flush=True)
-            return
-        if result.answer and not there:
-            print(visible(result.answer), flush=True)
-        tokens = result.usage["total_tokens"]
-        self.tokens += tokens
-        self.line(f"{result.steps} steps, {tokens} tokens, {result.seconds} s")
-        if result.error:
-            print(f"error: {visible(result.error)}", file=sys.stderr)
+            if self.shown != data.answer and not self.options.json:
+                self.clear()
+                print(visible(data.answer), flush=True)
+            self.tokens += data.usage["total_tokens"]
+            self.line(f"{data.steps} steps, {data.usage['total_tokens']} tokens, {data.seconds} s")
+            if data.error:
+                print(f"error: {visible(data.error)}", file=sys.stderr)
 
     def approve(self, tool: Tool, arguments: dict) -> tuple[bool, str]:
         """Ask the person: the whole of what would be done, default no."""
-        if self.options.approve != "ask":
-            return self.options.approve == "all", "tools that change things are switched off"
         key = json.dumps([tool.name, arguments], sort_keys=True)
-        if key in self.always:
-            return True, ""
+        if self.options.approve != "ask" or key in self.always:
+            return self.options.approve != "none", "tools that change things are switched off"
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             self.line("nobody is at a terminal to ask: -y allows all, --allow an exact command")
             return deny(tool, arguments)
         what = json.dumps(arguments, ensure_ascii=False)
         what = arguments["command"] if set(arguments) == {"command"} else what
         what = tool.preview(**arguments) if tool.preview else what
-        self.clear()
         lines = visible(what, strict=True).replace("\n", "\n  | ")
         print(f"{tool.name} ({len(what)} characters):\n  | {lines}", file=sys.stderr)
-        drop_typed_ahead()
+        try:  # to forget keys that were pressed before the question was there to be read
+            import termios  # noqa: PLC0415  (POSIX)
+
+            termios.tcflush(sys.stdin, termios.TCIFLUSH)
+        except ImportError:
+            import msvcrt  # noqa: PLC0415  (Windows)
+
+            while msvcrt.kbhit():  # type: ignore[attr-defined]
+                msvcrt.getch()  # type: ignore[attr-defined]
         print("[y]es / [n]o / [a]lways this exact call: ", end="", file=sys.stderr, flush=True)
         said = sys.stdin.readline().strip()
         if said.lower() in ("a", "always"):
             self.always.add(key)
-        if said.lower() in ("y", "yes", "a", "always"):
-            return True, ""
-        word, _, rest = said.partition(" ")
-        reason = rest.strip() if word.lower().rstrip(":,") in ("n", "no") else said
-        return False, f"the user said no. {reason}".strip()
-
-
-def drop_typed_ahead() -> None:
-    """Forget keys that were pressed before the question was there to be read."""
-    try:
-        import termios  # noqa: PLC0415  (POSIX)
-
-        termios.tcflush(sys.stdin, termios.TCIFLUSH)
-    except ImportError:
-        import msvcrt  # noqa: PLC0415  (Windows)
-
-        while msvcrt.kbhit():  # type: ignore[attr-defined]
-            msvcrt.getch()  # type: ignore[attr-defined]
+        reason = re.sub(r"(?i)\Ano?[:,]*(\s+|\Z)", "", said)
+        return said.lower() in ("y", "yes", "a", "always"), f"the user said no. {reason}".strip()
 
 
 # --- command line --------------------------------------------------------------------------------
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options; what is not given comes from the environment, or the `.env` beside this file."""
-    parser = argparse.ArgumentParser(
-        prog="harness.py",
-        description="Work on a task with tools, until there is an answer.",
-        epilog="Exit codes: 0 answered, 1 endpoint failed, 2 usage, 3 at a limit, 130 Ctrl-C.",
-    )
+    parser = argparse.ArgumentParser(prog="harness.py", description="Work on a task with tools.")
     add, switch = parser.add_argument, functools.partial(parser.add_argument, action="store_true")
     add("task", nargs="*", help='the task; a word "-" stands for standard input; none: a chat')
     add("--backend", metavar="NAME", help="groq, openai, ollama, ... (AGENT_BACKEND)")
     add("--model", metavar="NAME", help="one of its models (AGENT_MODEL)")
     add("--base-url", metavar="URL", help="another address of the endpoint (OPENAI_BASE_URL)")
-    steps = setting("AGENT_MAX_STEPS") or "25"
-    add("--max-steps", metavar="N", default=steps, help="model calls at most (25; AGENT_MAX_STEPS)")
+    add("--max-steps", metavar="N", help="model calls at most (25; AGENT_MAX_STEPS)")
     add("--max-tokens", metavar="N", default="0", help="stop after N tokens (0: off)")
     add("--approve", choices=("ask", "all", "none"), default="ask", help="tools that change things")
     add("-y", dest="approve", action="store_const", const="all", help="the same as --approve all")
-    allow = "run this exact command unasked (also AGENT_ALLOW)"
-    add("--allow", metavar="COMMAND", action="append", default=[setting("AGENT_ALLOW")], help=allow)
+    add("--allow", metavar="COMMAND", action="append", default=[], help="run just this unasked")
     switch("--sandbox", help="run commands in bubblewrap: no network, only this folder writable")
     add("--tools", metavar="FILE.py", action="append", default=[], help="add the tools of a file")
     switch("--no-tools", help="send no tools")
     add("--system", metavar="TEXT", default=SYSTEM, help="another system prompt")
-    add("--trace", metavar="FILE", type=Path, help=f"where the run is recorded ({RUNS}/...)")
+    add("--trace", metavar="FILE", help=f"where the run is recorded ({RUNS}/...)")
     switch("--no-trace", help="do not record the run")
     add("--resume", metavar="FILE", nargs="?", const="", help="go on with a run (the last one)")
-    add("--replay", metavar="FILE", type=Path, help="play a run again: recorded model, real tools")
+    add("--replay", metavar="FILE", help="play a run again: recorded model, real tools")
     switch("--json", help="print one JSON object")
     add("--stream", action=argparse.BooleanOptionalAction, help="on where stderr is a terminal")
     switch("--inspect", help="the raw request and reply of every call, on stderr")
     switch("-q", "--quiet", help="no progress")
     switch("-v", "--verbose", help="whole results")
     add("--version", action="version", version=f"%(prog)s {__version__}")
+    parser.set_defaults(max_steps=setting("AGENT_MAX_STEPS") or "25", stream=sys.stderr.isatty())
     options = parser.parse_intermixed_args(argv)
-    numbers = {
-        "AGENT_MAX_STEPS, --max-steps": options.max_steps,
-        "--max-tokens": options.max_tokens,
-    }
-    numbers |= {name: setting(name) or "1" for name in ("AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT")}
-    for name, value in numbers.items():
+    given = {name: setting(name) or "1" for name in ("AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT")}
+    given |= {"AGENT_MAX_STEPS, --max-steps": options.max_steps, "--max-tokens": options.max_tokens}
+    for name, value in given.items():
         if not re.fullmatch("[0-9]{1,9}", value) or not (int(value) or name == "--max-tokens"):
             parser.error(f"{name} takes a whole number above 0, not {value}")
-    options.max_steps, options.max_tokens = int(options.max_steps), int(options.max_tokens)
     if options.resume and not options.resume.endswith(".jsonl"):  # it is the first word of the task
         options.task, options.resume = [options.resume, *options.task], ""
     piped = sys.stdin.read() if "-" in options.task else ""
     words = " ".join(word for word in options.task if word != "-")
     options.task = f"{words.strip()}\n\n{piped.strip()}".strip()
-    recorded = options.replay or options.resume is not None
-    options.chat = not options.task and not recorded and sys.stdin.isatty()
-    if not (options.task or options.chat or recorded):
+    options.recorded = options.replay or options.resume is not None
+    options.chat = not options.task and not options.recorded and sys.stdin.isatty()
+    if not (options.task or options.chat or options.recorded):
         parser.error("no task: give it as words, or - to read it from standard input")
-    options.stream = sys.stderr.isatty() if options.stream is None else options.stream
     return options
 
 
@@ -580,15 +482,15 @@ def main(argv: list[str] | None = None) -> int:
     try:
         options = parse(argv)
         result = start(options, Terminal(options))
-        return ENDINGS[result.finish_reason][0]
+        code = ENDINGS[result.finish_reason][0]
     except (BackendError, ToolError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {visible(str(error))}", file=sys.stderr)
         result = Result(finish_reason="error", error=str(error))
         code = 2 if getattr(error, "kind", "settings") == "settings" else 1
     except KeyboardInterrupt:
         result, code = Result(finish_reason="interrupted", error="interrupted"), 130
     if options.json:
-        print(json.dumps(vars(result)))
+        print(json.dumps(vars(result)), flush=True)
     return code
 
 
@@ -598,110 +500,61 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
         try:
             runpy.run_path(path)  # its @tool functions join the registry
         except (Exception, SystemExit) as error:  # the file may do anything
-            told = f"--tools {path}: {type(error).__name__}: {error}"
-            raise BackendError(told, "settings") from error
-    os.environ["AGENT_ALLOW"] = "\n".join(options.allow)
-    if options.sandbox:
-        os.environ["AGENT_SANDBOX"] = "1"
+            raise ToolError(f"--tools {path}: {type(error).__name__}: {error}") from error
+    os.environ["AGENT_ALLOW"] = "\n".join([setting("AGENT_ALLOW"), *options.allow])
+    os.environ["AGENT_SANDBOX"] = "1" if options.sandbox else setting("AGENT_SANDBOX")
     check_sandbox()
     agents = dispatch("read_file", {"path": "AGENTS.md"}) if Path("AGENTS.md").is_file() else ""
-    if agents.startswith("error: "):  # it is read as the model would read it
-        terminal.line(f"AGENTS.md is not used: {agents}")
-    elif agents:
+    if agents and not agents.startswith("error: "):  # it is read as the model would read it
         options.system += f"\n\nAGENTS.md of this folder says:\n{agents}"
-    trace = Trace(trace_path(options), terminal.watch)
-    recorder = trace.compare if options.replay else trace.watch
-
-    def watch(event: str, data: Any) -> None:
-        if not options.no_trace:
-            recorder(event, data)
-        terminal.watch(event, data)
-
-    if not trace.turns and (options.replay or options.resume is not None):
-        raise BackendError(f"{trace.path} is no recorded run", "settings")
-    messages = [] if options.resume is None else list(trace.messages)
-    turns: Iterable = [("", begin, trace.replay(replies)) for begin, replies in trace.turns]
-    if not options.replay:
-        if messages and not options.task and trace.answer:
-            terminal.end(done := Result(trace.answer))
-            return done
-        endpoint = connect(options.backend, options.model, options.base_url)
-        trace.hide = terminal.hide = endpoint.hide
-        if endpoint.url != endpoint.backend.url or not options.backend:
-            terminal.line(f"{endpoint.model} at {endpoint.url}")
-        model = functools.partial(chat, backend=endpoint, stream=options.stream)
-        tasks = typed(messages, terminal) if options.chat else [options.task or "(Go on.)"]
-        turns = ((task, messages, model) for task in tasks)
-    result = Result()
-    for task, history, asked in turns:
-        result = run(
-            task,
-            model=asked,
-            registry={} if options.no_tools else REGISTRY,
-            system=options.system,
-            messages=history,
-            max_steps=options.max_steps,
-            max_tokens=options.max_tokens,
-            approve=terminal.approve,
-            watch=watch,
-        )
+    last = max(RUNS.glob("*.jsonl"), key=os.path.getmtime, default=RUNS)
+    new = RUNS / f"{datetime.now():%Y%m%dT%H%M%S}-{os.urandom(3).hex()}.jsonl"
+    named = options.replay or options.trace or options.resume
+    trace = Trace(Path(named or (last if options.recorded else new)), terminal.watch)
+    if options.recorded and not trace.turns:
+        raise BackendError(f"there is no recorded run in {trace.path}", "settings")
+    if options.replay or options.no_trace:
+        trace.path = Path(os.devnull)
+    how: dict[str, Any] = {"system": options.system, "max_steps": int(options.max_steps)}
+    how |= {"max_tokens": int(options.max_tokens), "registry": {} if options.no_tools else REGISTRY}
+    how |= {"approve": terminal.approve, "watch": trace.watch}
+    result, messages = Result(), list(trace.messages) if options.recorded else []
+    if options.replay:
+        for history, *replies in [*trace.turns]:
+            result = run("", model=functools.partial(trace.reply, replies), messages=history, **how)
+        return result
+    endpoint = connect(options.backend, options.model, options.base_url)
+    trace.hide = terminal.hide = endpoint.hide
+    terminal.line(f"{endpoint.model} at {endpoint.url}")
+    model = functools.partial(chat, backend=endpoint, stream=options.stream)
+    for task in typed(messages, terminal) if options.chat else [options.task or "(Go on.)"]:
+        result = run(task, model=model, messages=messages, **how)
     return Result() if options.chat else result
-
-
-def trace_path(options: argparse.Namespace) -> Path:
-    """The file of the trace: a named one, the last one, or a new one in the workspace."""
-    if options.replay or options.trace or options.resume:
-        return options.replay or options.trace or Path(options.resume)
-    if options.resume is None:
-        return RUNS / f"{datetime.now():%Y%m%dT%H%M%S}-{os.urandom(3).hex()}.jsonl"
-    runs = sorted(RUNS.glob("*.jsonl"), key=os.path.getmtime)
-    if not runs:
-        raise BackendError(f"there is no recorded run in {RUNS}", "settings")
-    return runs[-1]
-
-
-HELP = """\
-/clear   forget the conversation
-/tokens  what it has used so far
-/exit    leave (also Ctrl-D); Ctrl-C ends a turn"""
 
 
 def typed(messages: list[Message], terminal: Terminal) -> Iterator[str]:
     """The tasks of a chat, which is one conversation, until /exit or Ctrl-D."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401, PLC0415  (line editing, where there is one)
-    while True:
-        try:
-            line = input("> ").strip()
-        except EOFError:
-            return
-        except KeyboardInterrupt:
-            print()
-            continue
-        if line == "/exit":
-            return
+    line = ""
+    while line != "/exit":
         if line == "/clear":
             messages.clear()
-        elif line == "/tokens":
-            print(f"{terminal.tokens} tokens so far")
         elif line.startswith("/"):
-            print(HELP)
+            print(f"{terminal.tokens} tokens so far" if line == "/tokens" else HELP)
         elif line:
             yield line
+        try:
+            line = input("> ").strip()
+        except (EOFError, KeyboardInterrupt) as error:
+            line = print() or ("/exit" if isinstance(error, EOFError) else "")
 
 
 if __name__ == "__main__":
-    for name in ("SIGTERM", "SIGHUP", "SIGQUIT"):  # end what was started, as Ctrl-C does
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.default_int_handler)
+    for number in signal.valid_signals() & {1, 3, 15}:  # SIGHUP, SIGQUIT, SIGTERM: as Ctrl-C
+        signal.signal(number, signal.default_int_handler)
     try:
         code = main()
     except OSError as error:  # who reads the output has gone, or the disk under it is full
         code = 0 if isinstance(error, BrokenPipeError) else 1
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except OSError as error:
-            code = code if isinstance(error, BrokenPipeError) else code or 1
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    sys.exit(code)
+    os._exit(code)  # not to flush once more

@@ -1,123 +1,95 @@
 """One raw exchange, printed: what a tool call looks like before anything is done with it.
 
-python probe.py ["question"]     send one request with the tools, run nothing
-python probe.py --raw            print the request too
-python probe.py --check          try what the harness needs of the endpoint; exit code 0: it will do
+python probe.py [--raw] ["question"]   send one request with the tools, run nothing (print it too)
+python probe.py --check                try what the harness needs of the endpoint; 0: it will do
 """
 
 import argparse
 import json
 import sys
-from collections.abc import Callable
-from typing import Any
 
-from backend import BackendError, Endpoint, Reply, chat, connect, parsed, visible
-from tools import TOOLS
+from backend import BackendError, Endpoint, Reply, chat, connect, visible
+from tools import REGISTRY, TOOLS
 
-
-def good_arguments(reply: Reply) -> bool:
-    """Whether the arguments of a call are JSON, and not empty."""
-    return any(parsed(call.function.arguments) for call in reply.tool_calls)
-
-
-CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-ABOUT = {"name": "get_weather", "description": "Get the weather in a city.", "parameters": CITY}
-TOOL: dict = {"tools": [{"type": "function", "function": ABOUT}]}
-HELLO = [{"role": "user", "content": "Say hello."}]
-PARIS = [{"role": "user", "content": "What is the weather in Paris? Call get_weather."}]
-BOTH = [{"role": "user", "content": "Call get_weather twice in one turn: for Paris and for Rome."}]
-MADE: dict = {"id": "abcdefghi", "type": "function"}
-MADE["function"] = {"name": "get_weather", "arguments": '{"city": "Paris"}'}
-SUNNY = {"role": "tool", "tool_call_id": "abcdefghi", "content": "Sunny, 21 degrees."}
-ANSWERED = [*PARIS, {"role": "assistant", "content": "", "tool_calls": [MADE]}, SUNNY]
-CHECKS: list[tuple] = [  # name, needed, messages, options of chat, what must be there in the reply
-    ("plain answer", True, HELLO, {}, lambda reply: reply.content),
-    ("tool call", True, PARIS, TOOL, lambda reply: reply.tool_calls),
-    ("arguments are valid JSON", True, PARIS, TOOL, good_arguments),
-    ("tool result accepted", True, ANSWERED, TOOL, lambda reply: reply.content or reply.tool_calls),
-    ("two calls in one turn", False, BOTH, TOOL, lambda reply: reply.tool_calls[1:]),
-    ("streaming", False, HELLO, {"stream": True}, lambda reply: reply.content),
-    ("streamed tool call", False, PARIS, TOOL | {"stream": True}, lambda reply: reply.tool_calls),
-    ("usage told", False, PARIS, TOOL, lambda reply: reply.usage["total_tokens"]),
+TOOL = {"tools": [REGISTRY["read_file"].schema]}
+READ = "What does the file a.txt say? Call read_file."
+CALL = {"name": "read_file", "arguments": '{"path": "a.txt"}'}
+CALLED = {"tool_calls": [{"id": "abcdefghi", "type": "function", "function": CALL}]}
+RESULT = {"role": "tool", "tool_call_id": "abcdefghi", "content": "It will be sunny."}
+KNOWN = [{"role": "user", "content": READ}, {"role": "assistant", "content": ""} | CALLED, RESULT]
+BOTH = "Call read_file twice in one turn: for a.txt and for b.txt."
+CHECKS: list[tuple] = [  # name, needed, question, options of chat, what must be in reply and chunks
+    ("plain answer", True, "Say hello.", {}, lambda r, raw: r.content),
+    ("tool call", True, READ, TOOL, lambda r, raw: r.tool_calls),
+    ("arguments are valid JSON", True, READ, TOOL, lambda r, raw: '{"' in str(r.message)),
+    ("tool result accepted", True, KNOWN, TOOL, lambda r, raw: r.content or r.tool_calls),
+    ("two calls in one turn", False, BOTH, TOOL, lambda r, raw: r.tool_calls[1:]),
+    ("streaming", False, "Say hello.", {"stream": True}, lambda r, raw: r.content and raw[1:]),
+    ("streamed tool call", False, READ, TOOL | {"stream": True}, lambda r, raw: r.tool_calls),
+    ("usage told", False, READ, TOOL, lambda r, raw: r.usage["total_tokens"]),
 ]
 
 
-def tried(endpoint: Endpoint, messages: list, options: dict, judge: Callable) -> tuple[bool, str]:
-    """Whether a check holds, and what there is to say of it."""
-    raw: list = []
-    try:
-        reply = chat(messages, backend=endpoint, watch=noting(chunk=raw), **options)
-    except BackendError as error:
-        return False, str(error)
-    if not judge(reply):
-        return False, f"instead came {json.dumps(reply.message, ensure_ascii=False)}"
-    if "stream" in options and len(raw) == 1:
-        return False, "it came whole, not in pieces"
-    text = reply.tool_calls and '"arguments":' not in json.dumps(raw)
-    return True, "calls come as text: the harness reads them" if text else ""
+def exchange(endpoint: Endpoint, asked: str | list, options: dict) -> tuple[Reply, dict[str, list]]:
+    """The reply to a question or a conversation, and what `chat` told on the way, by event."""
+    told: dict[str, list] = {}
+    messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+    watch = {"watch": lambda event, data: told.setdefault(event, []).append(data)}
+    return chat(messages, backend=endpoint, **options | watch), told
 
 
 def check(endpoint: Endpoint) -> int:
     """Try the endpoint, a line a check; 0 where the harness can use tools on it."""
-    usable = True
+    code = 0
     try:
         show("ok  models list:", ", ".join(endpoint.models()[:4]) or "none")
     except BackendError as error:
         show("no  models list:", str(error))
-    for name, needed, *how in CHECKS:
-        holds, told = tried(endpoint, *how)
+    for name, needed, asked, options, judge in CHECKS:
+        try:
+            reply, events = exchange(endpoint, asked, options)
+            holds = judge(reply, raw := events["chunk"])
+            text = reply.tool_calls and '"arguments":' not in json.dumps(raw)
+            well = "calls come as text: the harness reads them" if text else ""
+            told = well if holds else f"in {len(raw)} pieces came {json.dumps(reply.message)}"
+        except BackendError as error:
+            holds, told = False, str(error)
         show(f"{'ok' if holds else 'no'}  {name}{':' * bool(told)}", told[:300])
-        usable = usable and (holds or not needed)
-    if endpoint.refused:
-        show("no  all parameters:", f"left out: {', '.join(endpoint.refused)}")
-    print("the harness can use tools here" if usable else "the harness cannot use tools here")
-    return 0 if usable else 1
+        code = code or int(needed and not holds)
+    return code
 
 
-def noting(**lists: list) -> Callable[[str, Any], None]:
-    """A watch function that collects the events which it has a list for."""
-    return lambda event, data: lists.get(event, []).append(data)
-
-
-def show(title: str, value: Any) -> None:
-    """A title, and a text or JSON with its control characters made visible."""
+def show(title: str, value: object) -> None:
+    """Print a title, and a text or JSON with its control characters made visible."""
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
     print(f"{title} {visible(text)}".rstrip(), flush=True)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line; returns the exit code."""
+def main() -> None:
+    """The command line; exits with 1 where the endpoint fails, 2 where a setting is wrong."""
     parser = argparse.ArgumentParser(prog="probe.py", description="Look at one raw exchange.")
     parser.add_argument("question", nargs="*", default=["List the files in this directory."])
     parser.add_argument("--raw", action="store_true", help="print the request too")
     parser.add_argument("--check", action="store_true", help="try what the harness needs")
     for name in ("--backend", "--model", "--base-url"):
         parser.add_argument(name, help="as in harness.py")
-    options = parser.parse_args(argv)
-    requests: list = []
-    chunks: list = []
-    for stream in (sys.stdout, sys.stderr):
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    options = parser.parse_args()
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         endpoint = connect(options.backend, options.model, options.base_url)
         if options.check:
-            return check(endpoint)
-        question = [{"role": "user", "content": " ".join(options.question)}]
-        watch = noting(request=requests, chunk=chunks)
-        reply = chat(question, TOOLS, backend=endpoint, watch=watch)
-    except BackendError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if error.kind == "settings" else 1
-    except KeyboardInterrupt:
-        return 130
+            sys.exit(check(endpoint))
+        reply, events = exchange(endpoint, " ".join(options.question), {"tools": TOOLS})
+    except (BackendError, KeyboardInterrupt) as error:
+        print(f"error: {error or 'interrupted'}", file=sys.stderr)
+        sys.exit({"settings": 2, "Ctrl-C": 130}.get(getattr(error, "kind", "Ctrl-C"), 1))
+    calls = [f"\n  {call.function.name} {call.function.arguments}" for call in reply.tool_calls]
     if options.raw:
-        show("request:", requests[-1])
+        show("request:", events["request"][-1])
     show("content:", reply.content or "(none)")
-    calls = [f"{call.function.name} {call.function.arguments}" for call in reply.tool_calls]
-    show("tool_calls:", "\n  ".join(["", *calls]) if calls else "(none)")
-    show("reply:", chunks[-1])
-    return 0
+    show("tool_calls:", "".join(calls) or "(none)")
+    show("reply:", events["chunk"][-1])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -65,7 +65,6 @@ def test_agents_md_that_leads_outside_is_not_used(harness, workspace):
     (workspace / "AGENTS.md").symlink_to("../secret")
     done = harness("Hi.", replies=[say("Ho.")])
     assert "hunter2" not in json.dumps(done.endpoint.requests)
-    assert "AGENTS.md is not used" in done.err
 
 
 def test_tools_of_a_file_join(harness, workspace):
@@ -237,7 +236,7 @@ CLOSED = [  # what is closed or full, the exit code, stdout
     ("H Hi. 2>&-", 0, "done\n"),
     ("H Hi. <&-", 0, "done\n"),
     ("H Hi. >/dev/full", 1, ""),
-    ("H Hi. 2>/dev/full", 1, "done\n"),
+    ("H Hi. 2>/dev/full", 0, "done\n"),
     ("H --inspect Hi. 2> >(exec 0<&-)", 0, "done\n"),
 ]
 

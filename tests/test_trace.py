@@ -141,13 +141,6 @@ def test_a_torn_last_line_is_passed_over(harness, workspace):
     lines = (workspace / "r.jsonl").read_text().splitlines()
     assert lines[3] == whole[3][:-40]
     assert [json.loads(line)["run_type"] for line in lines[4:]] == ["chain", "llm", "chain"]
-    assert harness("--resume", "r.jsonl").out == "Done, again.\n"
-
-
-def test_a_finished_run_is_not_asked_again(harness, workspace):
-    harness("Hi.", replies=[say("Ho.")])
-    done = harness("--resume")
-    assert (done.code, done.out) == (0, "Ho.\n")
 
 
 def test_a_finished_run_goes_on_with_a_new_task(harness, workspace):
