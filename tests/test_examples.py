@@ -151,7 +151,10 @@ def test_a_run_records_each_question_and_shows_the_time_left_and_a_table(bench, 
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there is no SIGKILL")
-def test_a_run_killed_in_the_middle_goes_on_and_asks_no_answered_question_twice(bench, workspace):
+def test_a_run_killed_in_the_middle_goes_on_and_asks_no_answered_question_twice(
+    bench, workspace, monkeypatch
+):
+    monkeypatch.setenv("TMPDIR", str(workspace.parent))  # nobody clears up after a SIGKILL
     write_questions(workspace, *map(a_question, range(3)))
     file = workspace / "runs/m.jsonl"
     with Endpoint(say("tools.py")) as endpoint:
