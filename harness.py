@@ -3,9 +3,8 @@
     python harness.py [options] task words ...      "-" as a word: standard input
     python harness.py                               a chat, on a terminal
 
-`run()` knows no provider (backend.py) and no tool (tools.py). All that happens in it is told to one
-function, `watch`: of that the other parts are made. In order: the loop; the trace, for --resume and
---replay; the terminal, with its question; the command line, with settings and exit codes."""
+`run()` knows no provider (backend.py) and no tool (tools.py); it tells one function, `watch`, all.
+In order: the loop; the trace (--resume, --replay); the terminal and its question; the options."""
 
 import argparse
 import contextlib
@@ -14,7 +13,6 @@ import itertools
 import json
 import os
 import re
-import runpy
 import signal
 import sys
 import threading
@@ -29,10 +27,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from backend import BackendError, Message, Reply, ToolCall, Watch, chat, connect, setting, visible
-from tools import REGISTRY, Approve, Tool, ToolError, check_sandbox, deny, dispatch
+from tools import REGISTRY, Approve, Tool, ToolError, check_sandbox, deny, dispatch, load_tools
 
 __version__ = "0.1.0"
-
 # --- the loop ------------------------------------------------------------------------------------
 SYSTEM = """\
 You answer questions about the files in the current folder. You cannot see them, so call a tool:
@@ -209,9 +206,9 @@ def shorten(messages: list[Message], why: BackendError) -> None:
         raise BackendError(f"{why} (nothing is left to shorten: ask for less)") from why
     for i in seen[: (len(seen) + 1) // 2] or long:
         text, quarter = messages[i]["content"], len(messages[i]["content"]) // 4
-        half = f"{text[:quarter]}\n[... half of this is left out ...]\n{text[-quarter:]}"
-        note = f"[left out to save room: a result of {len(text)} characters]"
-        messages[i] = messages[i] | {"content": note if seen else half}
+        note = f"{text[:quarter]}\n[... half of this is left out ...]\n{text[-quarter:]}"
+        note = f"[left out to save room: a result of {len(text)} characters]" if seen else note
+        messages[i] = messages[i] | {"content": note}
 
 
 def settle(messages: list[Message], last_words: str = "") -> None:
@@ -230,9 +227,8 @@ RUNS = Path(".harness", "runs")  # in the workspace
 
 class Trace:
     """The record of a conversation: JSON lines in LangSmith's run fields, written as things happen.
-    A "chain" line opens a run, the same one with its outcome closes it; an "llm" line is a reply, a
-    "tool" line a result. `inputs` hold the messages after the first `from`, which earlier lines
-    tell: the trace grows with the run, not with its square."""
+    A "chain" line opens a run, and again closes it; "llm" is a reply, "tool" a result. `inputs` has
+    the messages after the first `from`, which stand in earlier lines: so a trace stays small."""
 
     def __init__(self, path: Path, watch: Watch) -> None:
         self.path, self.pass_on, self.session = path, watch, str(uuid.uuid4())
@@ -251,6 +247,7 @@ class Trace:
 
     def learn(self, run_type: str, inputs: dict, outputs: Any, **_: Any) -> None:
         """Take in what a line tells, a new one or one that was read."""
+        self.outcome = (outputs or {}) if run_type == "chain" else {}  # of a run that has its end
         if run_type == "tool":
             self.results[inputs["id"]] = text = outputs["output"]
             self.messages.append({"role": "tool", "tool_call_id": inputs["id"], "content": text})
@@ -364,7 +361,9 @@ class Terminal:
     def watch(self, event: str, data: Any) -> None:
         """Show an event of the run."""
         if event in ("request", "chunk") and self.options.inspect:
-            self.line(f"{event}: {self.hide(json.dumps(data, ensure_ascii=False))}")
+            text = self.hide(json.dumps(data, ensure_ascii=False))
+            whole = self.options.verbose or len(text) < 2000
+            self.line(f"{event}: {text if whole else f'{text[:1000]} ... {text[-1000:]}'}")
         if event in ("task", "reply"):
             self.step = self.step + 1 if event == "reply" else 0
         elif event == "request" and self.lively:
@@ -386,11 +385,11 @@ class Terminal:
             more = f" (+{len(lines) - len(shown)} lines)" if len(lines) > len(shown) else ""
             self.line("\n".join(f"    {line}" for line in shown) + more)
         elif event == "end":
-            if self.shown != data.answer and not self.options.json:
+            if data.answer and self.shown != data.answer and not self.options.json:
                 self.clear()
                 print(visible(data.answer), flush=True)
-            self.tokens += data.usage["total_tokens"]
-            self.line(f"{data.steps} steps, {data.usage['total_tokens']} tokens, {data.seconds} s")
+            self.tokens += (tokens := data.usage["total_tokens"])
+            self.line(f"{data.steps} steps, {tokens} tokens, {data.seconds} s")
             if data.error:
                 print(f"error: {visible(data.error)}", file=sys.stderr)
 
@@ -427,7 +426,7 @@ class Terminal:
 # --- command line --------------------------------------------------------------------------------
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options; what is not given comes from the environment, or the `.env` beside this file."""
-    parser = argparse.ArgumentParser(prog="harness.py", description="Work on a task with tools.")
+    parser = argparse.ArgumentParser(prog="harness.py", epilog="Exit codes: see the README.")
     add, switch = parser.add_argument, functools.partial(parser.add_argument, action="store_true")
     add("task", nargs="*", help='the task; a word "-" stands for standard input; none: a chat')
     add("--backend", metavar="NAME", help="groq, openai, ollama, ... (AGENT_BACKEND)")
@@ -497,10 +496,7 @@ def main(argv: list[str] | None = None) -> int:
 def start(options: argparse.Namespace, terminal: Terminal) -> Result:
     """Do what the options ask for: a task, a chat, or a recorded run; returns the last result."""
     for path in options.tools:
-        try:
-            runpy.run_path(path)  # its @tool functions join the registry
-        except (Exception, SystemExit) as error:  # the file may do anything
-            raise ToolError(f"--tools {path}: {type(error).__name__}: {error}") from error
+        load_tools(path)
     os.environ["AGENT_ALLOW"] = "\n".join([setting("AGENT_ALLOW"), *options.allow])
     os.environ["AGENT_SANDBOX"] = "1" if options.sandbox else setting("AGENT_SANDBOX")
     check_sandbox()
@@ -522,6 +518,9 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
     if options.replay:
         for history, *replies in [*trace.turns]:
             result = run("", model=functools.partial(trace.reply, replies), messages=history, **how)
+        return result
+    if options.recorded and not options.task and trace.outcome.get("finish_reason") == "stop":
+        terminal.watch("end", result := Result(trace.outcome["answer"]))
         return result
     endpoint = connect(options.backend, options.model, options.base_url)
     trace.hide = terminal.hide = endpoint.hide
@@ -555,6 +554,7 @@ if __name__ == "__main__":
         signal.signal(number, signal.default_int_handler)
     try:
         code = main()
+        sys.stdout.flush()
     except OSError as error:  # who reads the output has gone, or the disk under it is full
         code = 0 if isinstance(error, BrokenPipeError) else 1
     os._exit(code)  # not to flush once more

@@ -19,6 +19,7 @@ import itertools
 import json
 import os
 import re
+import runpy
 import shlex
 import shutil
 import signal
@@ -86,6 +87,14 @@ def schema_of(hint: Any) -> dict:
     if kind is list:
         return {"type": "array", "items": schema_of(inner[0])}
     return {"type": TYPES[hint]}  # a KeyError names a type that no parameter may have
+
+
+def load_tools(path: str) -> None:
+    """Run a Python file, whose @tool functions join the registry. Raises ToolError."""
+    try:
+        runpy.run_path(path)
+    except (Exception, SystemExit) as error:  # the file may do anything
+        raise ToolError(f"--tools {path}: {type(error).__name__}: {error}") from error
 
 
 # --- dispatch ------------------------------------------------------------------------------------

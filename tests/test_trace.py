@@ -293,3 +293,9 @@ def test_what_goes_to_langsmith_has_each_run_once(workspace):
     assert sorted(run["run_type"] for run in runs) == ["chain", *["llm"] * 5, *["tool"] * 3]
     assert all(Run(**run).end_time for run in runs)
     assert all(run["dotted_order"].startswith(runs[0]["dotted_order"][:21]) for run in runs)
+
+
+def test_a_finished_run_is_not_asked_again(harness, workspace):
+    harness("Hi.", replies=[say("Ho.")])
+    done = harness("--resume", env={"AGENT_BACKEND": "groq"})
+    assert (done.code, done.out) == (0, "Ho.\n")
