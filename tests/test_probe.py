@@ -1,9 +1,12 @@
 """probe.py: one raw exchange, and the check-up of an endpoint."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from endpoint import Endpoint, Raw, call, deltas, say, sse
+
+import probe
 
 A, B = ({"path": name} for name in ("a.txt", "b.txt"))
 STREAMED = {"content-type": "text/event-stream"}
@@ -46,7 +49,7 @@ def lines(done, mark):
 
 
 def test_an_endpoint_that_can_do_all(command):
-    with Endpoint(able) as endpoint:
+    with Endpoint(able) as endpoint:  # as a process; the others run in this one, which is faster
         done = command("--check", endpoint=endpoint, script="probe.py")
     assert (done.returncode, done.stderr, lines(done, "no  ")) == (0, "", [])
     assert len(lines(done, "ok  ")) == 9
@@ -62,22 +65,37 @@ LACKING |= {
 }
 
 
+@pytest.fixture
+def checked(monkeypatch, capsys):
+    """checked(endpoint) runs the check-up: its exit code, and what it prints."""
+
+    def run(endpoint):
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+        monkeypatch.setenv("AGENT_MODEL", "m")
+        monkeypatch.setattr("sys.argv", ["probe.py", "--check"])
+        with pytest.raises(SystemExit) as ended:
+            probe.main()
+        return SimpleNamespace(returncode=ended.value.code, stdout=capsys.readouterr().out)
+
+    return run
+
+
 @pytest.mark.parametrize("lacks", LACKING)
-def test_what_is_lacking_is_said_and_nothing_else(command, lacks):
+def test_what_is_lacking_is_said_and_nothing_else(checked, lacks):
     with Endpoint(lambda body: able(body, lacks)) as endpoint:
-        done = command("--check", endpoint=endpoint, script="probe.py")
+        done = checked(endpoint)
     assert lines(done, "no  ") == LACKING[lacks]
     assert done.returncode == (1 if lacks in NEEDED else 0)
 
 
-def test_calls_as_text_are_told_apart(command):
+def test_calls_as_text_are_told_apart(checked):
     with Endpoint(lambda body: able(body, "native calls")) as endpoint:
-        done = command("--check", endpoint=endpoint, script="probe.py")
+        done = checked(endpoint)
     assert "ok  tool call: calls come as text: the harness reads them" in done.stdout
     assert (done.returncode, lines(done, "no  ")) == (0, ["two calls in one turn"])
 
 
-def test_a_refused_parameter_is_no_hindrance(command):
+def test_a_refused_parameter_is_no_hindrance(checked):
     with Endpoint(able, refuses=["stream_options"], models=()) as endpoint:
-        done = command("--check", endpoint=endpoint, script="probe.py")
+        done = checked(endpoint)
     assert (done.returncode, lines(done, "no  ")) == (0, [])

@@ -15,7 +15,7 @@ from conftest import KEY, ROOT
 from endpoint import Endpoint, Raw, call, history_faults, say
 from langsmith.schemas import Run
 
-KILLS = int(os.environ.get("KILLS", "6"))
+KILLS = int(os.environ.get("KILLS", "3"))
 
 
 def lines_of(path):
