@@ -221,12 +221,13 @@ def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
         create = endpoint.client.chat.completions.with_streaming_response.create
         # As extra_body: else the SDK looks up the types of all messages, 0.2 s for 1,000 of them.
         with create(model=endpoint.model, messages=[], extra_body=sent) as response:
-            for chunk in read_chunks(response.iter_lines()):  # a plain reply is a stream of one
+            for count, chunk in enumerate(read_chunks(response.iter_bytes())):  # plain: just one
                 watch("chunk", chunk)
                 if any(map(chunk.get, ["error"] if chunk.get("choices") else MESSAGES)):
                     raise explain(json.dumps(chunk), endpoint)  # status 200, or in mid-stream
                 whole = merged(whole, chunk)
-                shown = tell(whole, shown, watch, bool(names))
+                if count % (1 + len(shown) // 1000) == 0:  # a long text is looked at less often
+                    shown = tell(whole, shown, watch, bool(names))
         reply = clean_reply(whole, names, endpoint.backend.returns)
         if reply.content and reply.content != shown and reply.content.startswith(shown):
             watch("text", reply.content[len(shown) :])
@@ -248,16 +249,19 @@ def tell(whole: dict, shown: str, watch: Watch, offered: bool) -> str:
 
 
 # --- errors --------------------------------------------------------------------------------------
-MESSAGES, CODES = "error message detail msg errors raw".split(), "code type status".split()
+MESSAGES, CODES = "error message detail msg errors raw".split(), "code type status param".split()
 RULES = [  # a pattern of status, codes and message; the kind; what to do. The first that fits
     (r"\A4(?:00|04|22).*\b(stream_options|temperature|tool_choice)\b", "parameter", "left out now"),
     (r"\A402|insufficient.(quota|balance|credit|fund)|credit balance", "fatal", "no quota is left"),
-    (r"\A413|context.?(length|size|window|limit)|maximum (context|input|prompt|sequence)|reduce (th"
-     r"e length|your)|too many (\w+ )?tokens|exceed\w*.{0,40} context|token limit.{0,20}exceed|"
-     r"(prompt|input|request|messages?)\b.{0,40} (exceeds?|too (long|large))", "context", ""),
+    (r"\A413|\A(400|422|5\d\d|error)\b.*context.?(length|size|window|limit)|\A(400|422|error)\b.*("
+     r"maximum (context|input|prompt|sequence)|reduce (the length|your)|too many (\w+ )?tokens|"
+     r"exceed\w*.{0,40} context|token limit.{0,20}exceed|longer than the maximum|"
+     r"(prompt|input|request|messages?|content)\b.{0,40} (exceeds?|too (long|large)))", "context",
+     ""),
     (r"tool_use_failed|pars\w+ tool[ _]?call|failed to call a function|malformed_function_call",
      "bad_call", "the model kept producing bad tool calls"),
-    (r"tools?\b.{0,60}not (support|enabl)|not support.{0,40}\btools?\b", "fatal",
+    (r"(tools?|function calling)\b.{0,60}(not (support|enabl)|requires)|support.{0,40}\b(tool use|"
+     r"function call)|not support.{0,40}\btools?\b", "fatal",
      "model {model} cannot call tools: take another, or --no-tools"),
     (r"\A3\d\d", "fatal", "the base URL has moved: the endpoint sends elsewhere"),
     (r"\A40[13]", "fatal", "check {key}, the key of {name}"),
@@ -331,12 +335,20 @@ GROWING = "content reasoning_content reasoning refusal text summary data argumen
 TOKENS = "prompt_tokens completion_tokens total_tokens".split()
 
 
-def read_chunks(lines: Iterable[str]) -> Iterator[dict]:
-    """The objects in server-sent events, or the one that a body is; what is none, as an error."""
-    pending, size = "", 0
-    for line in lines:
-        if (size := size + len(line)) > 50_000_000:
+def lines_of(blocks: Iterable[bytes]) -> Iterator[str]:
+    """The lines of a body. The SDK's own reader would split at U+2028 too, which JSON may hold."""
+    rest, size = b"", 0
+    for block in itertools.chain(blocks, [b"\n"]):
+        if (size := size + len(block)) > 50_000_000:
             raise ValueError("the reply does not end")
+        *lines, rest = re.split(rb"\r\n|\n|\r", rest + block)
+        yield from (line.decode("utf-8", "replace") for line in lines)
+
+
+def read_chunks(blocks: Iterable[bytes]) -> Iterator[dict]:
+    """The objects in server-sent events, or the one that a body is; what is none, as an error."""
+    pending = ""
+    for line in lines_of(blocks):
         text = "" if re.match("(event|id|retry)?:", line) else line.lstrip("\ufeff")
         pending += "\n" + text.removeprefix("data:")
         if pending.strip() == "[DONE]":
@@ -457,7 +469,9 @@ def parsed(arguments: Any) -> dict | None:
 def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
     """The words of a text, and the calls in it: on lines of their own, bare, fenced or in tags."""
     words, calls = "", []
-    while start := CALL_START.search(text):
+    for _ in range(500):  # a wild text has thousands of openings
+        if not (start := CALL_START.search(text)) or not any(name in text for name in names):
+            break
         value, rest = decoded(text[start.end() :])
         made, closed = [clean_call(item) for item in as_list(value)], CALL_END.match(rest)
         ours = made and all(call.function.name in names for call in made)
@@ -489,7 +503,8 @@ def decoded(text: str) -> tuple[Any, str]:
 
 # --- text ----------------------------------------------------------------------------------------
 THOUGHT = re.compile(  # the last: Harmony, where the server did not take it apart
-    r"(?s)(?<![`\"'])<think(?:ing)?>(.*?)(?:</think(?:ing)?>|\Z)|\A(.*)(?<![`\"'])</think(?:ing)?>"
+    r"(?s)(?<![`\"'])<think(?:ing)?>(.*?)(?:</think(?:ing)?>|\Z)|\A((?:(?!<think).)*)"
+    r"(?<![`\"'])</think(?:ing)?>"
     r"|<\|channel\|>analysis<\|message\|>(.*?)(?:<\|end\|>|\Z)"
 )
 BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U000e0100-\U000e01ef"  # look like nothing

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 from backend import BackendError, Message, Reply, ToolCall, Watch, chat, connect, setting, visible
 from tools import REGISTRY, Approve, Tool, ToolError, check_sandbox, deny, dispatch, load_tools
@@ -150,15 +150,21 @@ def tell(messages: list[Message], text: str) -> None:
 def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) -> str:
     """What a small model needs to hear after a reply that is neither a call nor an answer."""
     text, names, last = reply.content or "", "|".join(registry) or "(?!)", messages[-1]
-    described = rf"(?i)\b(use|call|try|run) (the )?`?({names})\b|\A\W*({names})\W*{{"
+    used = [call["function"]["name"] for m in messages for call in m.get("tool_calls", [])]
+    told = re.search(
+        rf"(?i)\b(?:use|call|try|run) (?:the )?`?({names})\b|\A\W*({names})\W*{{", text
+    )
+    again = told and used and used[-1] in told.groups()  # it only tells of the call that it made
     if not text and last["role"] != "tool":
         call = json.dumps({"name": "".join([*registry][:1]), "arguments": {}})
         return f"(Your reply was empty. Answer in plain words, or call a tool, as in\n{call}\n)"
-    if not text and not re.search(r"\Aerror: (?!not run)|^Next, ", last["content"], re.M):
+    if not re.search(r"\Aerror: (?!not run)|^Next, ", last["content"], re.M) and (
+        again or not text
+    ):
         return "(Now answer the question in plain words.)"
     if registry and re.match(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b", text):
         return f"(There is no such tool. The tools are: {', '.join(registry)}.)"
-    if not text or reply.finish_reason == "tool_calls" or re.search(described, text):
+    if not text or told or reply.finish_reason == "tool_calls":
         return "(That is no answer yet. Make the next call: reply with its JSON and nothing else.)"
     return ""
 
@@ -236,18 +242,28 @@ class Trace:
         self.messages: list[Message] = []  # the history, as the lines so far tell it
         self.turns: list[list] = []  # of each run: its first messages, and then its replies
         self.results: dict[str, str] = {}  # by call id
+        self.result: Result | None = None  # of the last run, if it has its end
         try:
             lines = path.read_text("utf-8").split("\n") if path.is_file() else [""]
             self.torn = bool(lines[-1])
             for line in lines:
                 with contextlib.suppress(json.JSONDecodeError):  # torn by a crash
                     self.learn(**json.loads(line))
-        except (OSError, ValueError, TypeError, LookupError) as error:
-            raise BackendError(f"{path} is no recorded run: {error}", "settings") from error
+        except (
+            OSError,
+            ValueError,
+            TypeError,
+            LookupError,
+            AttributeError,
+            RecursionError,
+        ) as error:
+            told = f"{path} is no recorded run ({type(error).__name__})"
+            raise BackendError(told, "settings") from error
 
     def learn(self, run_type: str, inputs: dict, outputs: Any, **_: Any) -> None:
         """Take in what a line tells, a new one or one that was read."""
-        self.outcome = (outputs or {}) if run_type == "chain" else {}  # of a run that has its end
+        done = run_type == "chain" and outputs
+        self.result = Result(**outputs) if done else None
         if run_type == "tool":
             self.results[inputs["id"]] = text = outputs["output"]
             self.messages.append({"role": "tool", "tool_call_id": inputs["id"], "content": text})
@@ -391,7 +407,8 @@ class Terminal:
             self.tokens += (tokens := data.usage["total_tokens"])
             self.line(f"{data.steps} steps, {tokens} tokens, {data.seconds} s")
             if data.error:
-                print(f"error: {visible(data.error)}", file=sys.stderr)
+                with contextlib.suppress(OSError):
+                    print(f"error: {visible(data.error)}", file=sys.stderr)
 
     def approve(self, tool: Tool, arguments: dict) -> tuple[bool, str]:
         """Ask the person: the whole of what would be done, default no."""
@@ -424,6 +441,11 @@ class Terminal:
 
 
 # --- command line --------------------------------------------------------------------------------
+def wrong_usage(told: str) -> NoReturn:
+    """What argparse calls: the same road as every other setting that is wrong."""
+    raise BackendError(f"{told} (see --help)", "settings")
+
+
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options; what is not given comes from the environment, or the `.env` beside this file."""
     parser = argparse.ArgumentParser(prog="harness.py", epilog="Exit codes: see the README.")
@@ -452,6 +474,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     switch("-v", "--verbose", help="whole results")
     add("--version", action="version", version=f"%(prog)s {__version__}")
     parser.set_defaults(max_steps=setting("AGENT_MAX_STEPS") or "25", stream=sys.stderr.isatty())
+    parser.error = wrong_usage  # type: ignore[assignment]
     options = parser.parse_intermixed_args(argv)
     given = {name: setting(name) or "1" for name in ("AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT")}
     given |= {"AGENT_MAX_STEPS, --max-steps": options.max_steps, "--max-tokens": options.max_tokens}
@@ -483,7 +506,8 @@ def main(argv: list[str] | None = None) -> int:
         result = start(options, Terminal(options))
         code = ENDINGS[result.finish_reason][0]
     except (BackendError, ToolError) as error:
-        print(f"error: {visible(str(error))}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # nobody may read it
+            print(f"error: {visible(str(error))}", file=sys.stderr)
         result = Result(finish_reason="error", error=str(error))
         code = 2 if getattr(error, "kind", "settings") == "settings" else 1
     except KeyboardInterrupt:
@@ -503,10 +527,12 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
     agents = dispatch("read_file", {"path": "AGENTS.md"}) if Path("AGENTS.md").is_file() else ""
     if agents and not agents.startswith("error: "):  # it is read as the model would read it
         options.system += f"\n\nAGENTS.md of this folder says:\n{agents}"
-    last = max(RUNS.glob("*.jsonl"), key=os.path.getmtime, default=RUNS)
-    new = RUNS / f"{datetime.now():%Y%m%dT%H%M%S}-{os.urandom(3).hex()}.jsonl"
-    named = options.replay or options.trace or options.resume
-    trace = Trace(Path(named or (last if options.recorded else new)), terminal.watch)
+    path = RUNS / f"{datetime.now():%Y%m%dT%H%M%S}-{os.urandom(3).hex()}.jsonl"
+    if options.resume == "":  # the last one
+        files = [file for file in RUNS.glob("*.jsonl") if file.is_file()]
+        path = max(files, key=os.path.getmtime, default=RUNS)
+    named = options.replay or options.resume or options.trace
+    trace = Trace(Path(named or path), terminal.watch)
     if options.recorded and not trace.turns:
         raise BackendError(f"there is no recorded run in {trace.path}", "settings")
     if options.replay or options.no_trace:
@@ -519,8 +545,15 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
         for history, *replies in [*trace.turns]:
             result = run("", model=functools.partial(trace.reply, replies), messages=history, **how)
         return result
-    if options.recorded and not options.task and trace.outcome.get("finish_reason") == "stop":
-        terminal.watch("end", result := Result(trace.outcome["answer"]))
+    if (
+        options.recorded
+        and trace.result
+        and trace.result.finish_reason == "stop"
+        and not options.task
+    ):
+        result = trace.result
+        result.usage = Counter(result.usage)
+        terminal.watch("end", result)
         return result
     endpoint = connect(options.backend, options.model, options.base_url)
     trace.hide = terminal.hide = endpoint.hide

@@ -53,6 +53,7 @@ class Tool(NamedTuple):
     schema: dict  # as sent: {"type": "function", "function": {name, description, parameters}}
     asks: bool | Callable[..., bool] = False  # whether a person must agree to these arguments
     preview: Callable[..., str] | None = None  # the change that the person is shown
+    aliases: dict[str, str] = {}  # what else models call a parameter, and its name
 
 
 REGISTRY: dict[str, Tool] = {}
@@ -141,10 +142,13 @@ def checked_arguments(called: Tool, arguments: str | dict) -> dict:
     takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}. As in\n{example}"
     try:
         given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
-        json.dumps(given, allow_nan=False)  # NaN is JSON to Python only
+        json.dumps(
+            given, allow_nan=False, ensure_ascii=False
+        ).encode()  # no NaN, no lone surrogates
     except (ValueError, RecursionError) as error:
         raise ToolError(f"the arguments are not valid JSON ({str(error)[:80]}). {takes}") from None
     require(isinstance(given, dict), f"the arguments must be one JSON object. {takes}")
+    given = {called.aliases.get(key, key): value for key, value in given.items()}
     for key in given:
         require(key in properties, f"there is no argument {key!r}. {takes}")
     for key in required:
@@ -313,7 +317,7 @@ def list_dir(path: Annotated[str, "Folder."] = ".") -> str:
     return fit_lines(names, f"{len(names) - folders} files, {folders} folders")
 
 
-@tool
+@tool(aliases={"path": "glob_pattern"})
 @time_limit()
 def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "**/*") -> str:
     """Find files by name, in all folders."""
@@ -321,7 +325,10 @@ def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "
     if not files:
         return f"no files match {glob_pattern}"
     # A small model takes the names of all files for their contents.
-    advice = "\nNext, read the file you need with read_file." * (glob_pattern == "**/*")
+    such = ", such as README.md" if "README.md" in files else ""
+    advice = f"\nNext, read the file you need with read_file{such}." * (
+        not glob_pattern.strip("./*")
+    )
     return fit_lines(files, f"{len(files)} files") + advice
 
 
@@ -403,8 +410,8 @@ def changed(path: str, new: str, old: str | None = None) -> tuple[Path, str, str
         require(os.access(resolved, os.W_OK), f"{path} is read-only")
     if old is None:
         return resolved, text, new
-    if "\r\n" in text and old not in text:  # the file's line endings are kept
-        old, new = (re.sub(r"\r?\n", "\r\n", each) for each in (old, new))
+    if "\r\n" in text:  # the file's line endings are kept
+        new, old = re.sub(r"\r?\n", "\r\n", new), re.sub(r"\r?\n", "\r\n", old)
     require(old not in ("", new), "`old` is empty or the same as `new`: nothing to change")
     count = text.count(old)
     require(count < 2, f"`old` occurs {count} times in {path}. Add more of the lines around it.")

@@ -310,7 +310,7 @@ def test_server_sent_events_in_odd_dress():
     end = 'data:{"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}'
     for line_end in ("\n", "\r\n", "\r"):
         body = line_end.join([*lines, "", end, "", ""])
-        assert fetch(Raw(body.encode()), stream=True)[0].content == "It\nis."
+        assert fetch(Raw(body.encode()), stream=True)[0].content == "It\u2028is."
 
 
 def test_text_is_told_as_it_streams_but_no_call_and_no_reasoning():

@@ -13,7 +13,7 @@ import harness
 from tools import REGISTRY, deny, dispatch
 
 quickly = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 texts = st.text(st.characters(codec="utf-8"), max_size=40)
 names = st.sampled_from(["list_dir", "read_file", "search_text"])

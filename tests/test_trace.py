@@ -82,13 +82,13 @@ def test_it_goes_where_it_is_told_or_nowhere(harness, workspace):
 
 def test_it_grows_with_the_run(harness, workspace):
     calls = []
-    for number in range(60):
+    for number in range(30):
         (workspace / f"{number}.txt").write_text("0123456789abcdef" * 624 + "\n")
         calls.append(say(call("read_file", {"path": f"{number}.txt"})))
     done = harness("--max-steps", "300", "-q", "Read.", replies=[*calls, say("Done.")])
     path, _ = recorded(workspace)
     messages = done.endpoint.requests[-1]["messages"]
-    assert len(messages) == 2 + 2 * 60
+    assert len(messages) == 2 + 2 * 30
     assert path.stat().st_size <= 1.2 * len(json.dumps(messages))
 
 
