@@ -301,8 +301,8 @@ def explain(error: Any, at: Endpoint, status: str = "", headers: Any = None) -> 
         chain = [error]
         while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
             chain.append(cause)
-        if isinstance(chain[-1], BackendError):  # of `check`, wrapped by the SDK
-            return chain[-1]
+        for known in (link for link in chain if isinstance(link, BackendError)):
+            return known  # of `check`, wrapped by the SDK
         codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
         status, message = type(error).__name__, str(chain[-1])
     said = f"{status} {codes[:1000]} {message[:2000]}"

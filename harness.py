@@ -179,6 +179,8 @@ def ask(model: Callable, messages: list, registry: dict, watch: Watch, closing: 
             raise
         shorten(messages, error)
         watch("notice", f"{error}; trying again without the oldest results")
+        reply = None
+    if reply is None:
         return ask(model, messages, registry, watch, closing)
     if (reply.content or "").startswith("error: "):
         reply.content = None  # a small model repeats a result: no answer
