@@ -472,9 +472,10 @@ def sandbox() -> list[str]:
     It shows the workspace, `.git` read-only and no secret at the top, and read-only the system."""
     if os.environ.get("AGENT_SANDBOX", "") in ("", "0"):
         return []
-    bwrap, root, home = program("bwrap"), Path().resolve(), Path.home().resolve()
+    bwrap = program("bwrap") if sys.platform == "linux" else None
+    root, home = Path().resolve(), Path.home().resolve()
     needs = "not run: the sandbox needs Linux and bubblewrap (apt install bubblewrap)"
-    require(bwrap and sys.platform == "linux", needs)
+    require(bwrap, needs)
     require(not home.is_relative_to(root), "not run: no sandbox can be around the home folder")
     require(not os.path.islink(".git"), "not run: the sandbox cannot keep a `.git` that is a link")
     argv = [str(bwrap), *BWRAP, "--tmpfs", str(home)]

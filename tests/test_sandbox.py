@@ -145,7 +145,7 @@ def test_there_is_no_network(sandbox):
             f"import socket; socket.create_connection(('127.0.0.1', {port}), 2); print('reached')"
         )
         told = shell(f'{sys.executable} -c "{code}"')
-        assert "Refused" in told and "reached" not in told
+        assert "Refused" in told and told.endswith("[exit code 1]")
         server.settimeout(0.1)
         with pytest.raises(TimeoutError):
             server.accept()
@@ -258,6 +258,8 @@ def test_where_namespaces_are_not_allowed_nothing_runs(workspace, monkeypatch, t
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 def test_on_other_systems_nothing_runs(workspace, monkeypatch, system):
     monkeypatch.setenv("AGENT_SANDBOX", "1")
+    # From 3.12 on, `which` asks Windows itself where it believes to be there.
+    monkeypatch.setattr(tools.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(tools.sys, "platform", system)
     assert_nothing_runs(workspace, "not run", "needs Linux")
 
