@@ -445,7 +445,7 @@ class Terminal:
 # --- command line --------------------------------------------------------------------------------
 def wrong_usage(told: str) -> NoReturn:
     """What argparse calls: the same road as every other setting that is wrong."""
-    raise BackendError(f"{told} (see --help)", "settings")
+    raise BackendError(f"{told} (usage: harness.py --help)", "settings")
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

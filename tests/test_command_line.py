@@ -103,7 +103,7 @@ def test_json_is_one_object_also_when_the_run_fails(harness):
 
 
 WRONG_USAGE = [
-    (["--frobnicate"], "unrecognized"),
+    (["--frobnicate"], "usage"),
     (["--max-steps", "0", "Hi."], "max-steps"),
     (["--max-steps", "many", "Hi."], "max-steps"),
     (["--approve", "maybe", "Hi."], "approve"),
