@@ -89,7 +89,8 @@ def test_every_setting_has_its_line_in_the_example():
 
 
 def test_every_tool_and_exit_code_is_told():
-    for name, tool in REGISTRY.items():
+    own = {name: tool for name, tool in REGISTRY.items() if tool.function.__module__ == "tools"}
+    for name, tool in own.items():  # other tests add tools of theirs
         (line,) = (line for line in README.splitlines() if line.startswith(f"| `{name}` |"))
         assert line.endswith("| yes |") == bool(tool.asks)
     for code in {code for code, _ in module.ENDINGS.values()}:
