@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,6 +14,9 @@ from endpoint import Endpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 KEY = "test-key-93c1f0"  # must never be seen anywhere but in the request's header
+
+# A job in the background of a script ignores Ctrl-C, and all that it starts would too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
