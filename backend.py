@@ -104,16 +104,22 @@ def need(condition: Any, told: str) -> None:
         raise BackendError(told, "settings")
 
 
-def setting(name: str) -> str:
-    """An environment variable, or its line in `.env`, without what pasting leaves around it."""
-    # The one beside this file: that of a cloned project could have the key sent elsewhere.
-    if name not in os.environ and (path := Path(__file__).with_name(".env")).exists():
+@functools.cache
+def load_env(path: Path) -> None:
+    """Read a `.env`, once; what is set already stays."""
+    if path.exists():
         try:
             import dotenv  # noqa: PLC0415
 
             dotenv.load_dotenv(path, encoding="utf-8-sig")
         except (ImportError, OSError, ValueError) as error:
             need(False, f"cannot read .env ({error}): is this .venv/bin/python?")
+
+
+def setting(name: str) -> str:
+    """An environment variable, or its line in `.env`, without what pasting leaves around it."""
+    # The one beside this file: that of a cloned project could have the key sent elsewhere.
+    load_env(Path(__file__).with_name(".env"))
     return os.environ.get(name, "").strip(" \t\r\n\"'\u201c\u201d\u2018\u2019\ufeff")
 
 
@@ -256,8 +262,8 @@ RULES = [  # a pattern of status, codes and message; the kind; what to do. The f
     (r"\A413|\A(400|422|5\d\d|error)\b.*context.?(length|size|window|limit)|\A(400|422|error)\b.*("
      r"maximum (context|input|prompt|sequence)|reduce (the length|your)|too many (\w+ )?tokens|"
      r"exceed\w*.{0,40} context|token limit.{0,20}exceed|longer than the maximum|"
-     r"(prompt|input|request|messages?|content)\b.{0,40} (exceeds?|too (long|large)))", "context",
-     ""),
+     r"(prompt|input|request|messages?|content)\b.{0,40} (exceeds?|too (long|large)))",
+     "context", ""),
     (r"tool_use_failed|pars\w+ tool[ _]?call|failed to call a function|malformed_function_call",
      "bad_call", "the model kept producing bad tool calls"),
     (r"(tools?|function calling)\b.{0,60}(not (support|enabl)|requires)|support.{0,40}\b(tool use|"
@@ -301,7 +307,7 @@ def explain(error: Any, at: Endpoint, status: str = "", headers: Any = None) -> 
         chain = [error]
         while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
             chain.append(cause)
-        for known in (link for link in chain if isinstance(link, BackendError)):
+        if known := next((link for link in chain if isinstance(link, BackendError)), None):
             return known  # of `check`, wrapped by the SDK
         codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
         status, message = type(error).__name__, str(chain[-1])

@@ -151,16 +151,13 @@ def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) 
     """What a small model needs to hear after a reply that is neither a call nor an answer."""
     text, names, last = reply.content or "", "|".join(registry) or "(?!)", messages[-1]
     used = [call["function"]["name"] for m in messages for call in m.get("tool_calls", [])]
-    told = re.search(
-        rf"(?i)\b(?:use|call|try|run) (?:the )?`?({names})\b|\A\W*({names})\W*{{", text
-    )
+    described = rf"(?i)\b(?:use|call|try|run) (?:the )?`?({names})\b|\A\W*({names})\W*{{"
+    told, open_end = re.search(described, text), r"\Aerror: (?!not run)|^Next, "
     again = told and used and used[-1] in told.groups()  # it only tells of the call that it made
     if not text and last["role"] != "tool":
         call = json.dumps({"name": "".join([*registry][:1]), "arguments": {}})
         return f"(Your reply was empty. Answer in plain words, or call a tool, as in\n{call}\n)"
-    if not re.search(r"\Aerror: (?!not run)|^Next, ", last["content"], re.M) and (
-        again or not text
-    ):
+    if (again or not text) and not re.search(open_end, last["content"], re.M):
         return "(Now answer the question in plain words.)"
     if registry and re.match(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b", text):
         return f"(There is no such tool. The tools are: {', '.join(registry)}.)"
@@ -172,16 +169,15 @@ def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) 
 def ask(model: Callable, messages: list, registry: dict, watch: Watch, closing: bool) -> Reply:
     """One model call. A conversation that is too long for the model is shortened first."""
     schemas, choice = [tool.schema for tool in registry.values()], "none" if closing else None
-    try:
-        reply = model(messages, schemas, tool_choice=choice, watch=watch)
-    except BackendError as error:
-        if error.kind != "context":
-            raise
-        shorten(messages, error)
-        watch("notice", f"{error}; trying again without the oldest results")
-        reply = None
-    if reply is None:
-        return ask(model, messages, registry, watch, closing)
+    while True:
+        try:
+            reply = model(messages, schemas, tool_choice=choice, watch=watch)
+            break
+        except BackendError as error:
+            if error.kind != "context":
+                raise
+            shorten(messages, error)
+            watch("notice", f"{error}; trying again without the oldest results")
     if (reply.content or "").startswith("error: "):
         reply.content = None  # a small model repeats a result: no answer
     return reply
@@ -231,6 +227,7 @@ def settle(messages: list[Message], last_words: str = "") -> None:
 
 # --- trace ---------------------------------------------------------------------------------------
 RUNS = Path(".harness", "runs")  # in the workspace
+UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 class Trace:
@@ -251,21 +248,14 @@ class Trace:
             for line in lines:
                 with contextlib.suppress(json.JSONDecodeError):  # torn by a crash
                     self.learn(**json.loads(line))
-        except (
-            OSError,
-            ValueError,
-            TypeError,
-            LookupError,
-            AttributeError,
-            RecursionError,
-        ) as error:
+        except UNREADABLE as error:
             told = f"{path} is no recorded run ({type(error).__name__})"
             raise BackendError(told, "settings") from error
 
     def learn(self, run_type: str, inputs: dict, outputs: Any, **_: Any) -> None:
         """Take in what a line tells, a new one or one that was read."""
-        done = run_type == "chain" and outputs
-        self.result = Result(**outputs) if done else None
+        done = outputs if run_type == "chain" else None
+        self.result = Result(**done | {"usage": Counter(done.get("usage"))}) if done else None
         if run_type == "tool":
             self.results[inputs["id"]] = text = outputs["output"]
             self.messages.append({"role": "tool", "tool_call_id": inputs["id"], "content": text})
@@ -341,6 +331,12 @@ class Trace:
 
 
 # --- terminal ------------------------------------------------------------------------------------
+def to_stderr(line: str) -> None:
+    """Print a line; where nobody can read it any more, the answer still counts."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr)
+
+
 class Terminal:
     """The person's side of a run: progress on stderr, the answer on stdout, the question."""
 
@@ -357,8 +353,7 @@ class Terminal:
         """A line of progress; what it holds may come from anywhere."""
         self.clear()
         if not self.options.quiet:
-            with contextlib.suppress(OSError):  # nobody reads it: the answer still counts
-                print((self.dim if dim else "{}").format(visible(text)), file=sys.stderr)
+            to_stderr((self.dim if dim else "{}").format(visible(text)))
 
     def wait(self) -> None:
         """A waiting sign with the seconds, until `clear`; runs in a thread."""
@@ -409,8 +404,7 @@ class Terminal:
             self.tokens += (tokens := data.usage["total_tokens"])
             self.line(f"{data.steps} steps, {tokens} tokens, {data.seconds} s")
             if data.error:
-                with contextlib.suppress(OSError):
-                    print(f"error: {visible(data.error)}", file=sys.stderr)
+                to_stderr(f"error: {visible(data.error)}")
 
     def approve(self, tool: Tool, arguments: dict) -> tuple[bool, str]:
         """Ask the person: the whole of what would be done, default no."""
@@ -508,8 +502,7 @@ def main(argv: list[str] | None = None) -> int:
         result = start(options, Terminal(options))
         code = ENDINGS[result.finish_reason][0]
     except (BackendError, ToolError) as error:
-        with contextlib.suppress(OSError):  # nobody may read it
-            print(f"error: {visible(str(error))}", file=sys.stderr)
+        to_stderr(f"error: {visible(str(error))}")
         result = Result(finish_reason="error", error=str(error))
         code = 2 if getattr(error, "kind", "settings") == "settings" else 1
     except KeyboardInterrupt:
@@ -547,16 +540,10 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
         for history, *replies in [*trace.turns]:
             result = run("", model=functools.partial(trace.reply, replies), messages=history, **how)
         return result
-    if (
-        options.recorded
-        and trace.result
-        and trace.result.finish_reason == "stop"
-        and not options.task
-    ):
-        result = trace.result
-        result.usage = Counter(result.usage)
-        terminal.watch("end", result)
-        return result
+    done = trace.result if options.recorded and not options.task else None
+    if done and done.finish_reason == "stop":
+        terminal.watch("end", done)
+        return done
     endpoint = connect(options.backend, options.model, options.base_url)
     trace.hide = terminal.hide = endpoint.hide
     terminal.line(f"{endpoint.model} at {endpoint.url}")

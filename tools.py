@@ -142,9 +142,8 @@ def checked_arguments(called: Tool, arguments: str | dict) -> dict:
     takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}. As in\n{example}"
     try:
         given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
-        json.dumps(
-            given, allow_nan=False, ensure_ascii=False
-        ).encode()  # no NaN, no lone surrogates
+        # NaN is JSON to Python only, and half a character no text that can be written.
+        json.dumps(given, allow_nan=False, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ToolError(f"the arguments are not valid JSON ({str(error)[:80]}). {takes}") from None
     require(isinstance(given, dict), f"the arguments must be one JSON object. {takes}")
@@ -326,10 +325,8 @@ def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "
         return f"no files match {glob_pattern}"
     # A small model takes the names of all files for their contents.
     such = ", such as README.md" if "README.md" in files else ""
-    advice = f"\nNext, read the file you need with read_file{such}." * (
-        not glob_pattern.strip("./*")
-    )
-    return fit_lines(files, f"{len(files)} files") + advice
+    advice = f"\nNext, read the file you need with read_file{such}."
+    return fit_lines(files, f"{len(files)} files") + advice * (not glob_pattern.strip("./*"))
 
 
 @tool
