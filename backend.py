@@ -260,10 +260,9 @@ RULES = [  # a pattern of status, codes and message; the kind; what to do. The f
     (r"\A4(?:00|04|22).*\b(stream_options|temperature|tool_choice)\b", "parameter", "left out now"),
     (r"\A402|insufficient.(quota|balance|credit|fund)|credit balance", "fatal", "no quota is left"),
     (r"\A413|\A(400|422|5\d\d|error)\b.*context.?(length|size|window|limit)|\A(400|422|error)\b.*("
-     r"maximum (context|input|prompt|sequence)|reduce (the length|your)|too many (\w+ )?tokens|"
-     r"exceed\w*.{0,40} context|token limit.{0,20}exceed|longer than the maximum|"
-     r"(prompt|input|request|messages?|content)\b.{0,40} (exceeds?|too (long|large)))",
-     "context", ""),
+     r"maximum (context|input|prompt|sequence)|reduce (the length|your)|too many (\w+ )?tokens|ex"
+     r"ceed\w*.{0,40} context|token limit.{0,20}exceed|longer than the maximum|(prompt|input|reque"
+     r"st|messages?|content)\b.{0,40} (exceeds?|too (long|large)))", "context", ""),
     (r"tool_use_failed|pars\w+ tool[ _]?call|failed to call a function|malformed_function_call",
      "bad_call", "the model kept producing bad tool calls"),
     (r"(tools?|function calling)\b.{0,60}(not (support|enabl)|requires)|support.{0,40}\b(tool use|"
@@ -278,7 +277,6 @@ RULES = [  # a pattern of status, codes and message; the kind; what to do. The f
     ("page of HTML", "fatal", "the base URL is not that of a chat API"),
     (r"\Aerror ", "transient", "that is no chat completion"),
     ("proxy|socks", "fatal", "look at the variables HTTP_PROXY and ALL_PROXY"),
-    ("", "fatal", ""),
 ]  # fmt: skip
 
 
@@ -313,7 +311,7 @@ def explain(error: Any, at: Endpoint, status: str = "", headers: Any = None) -> 
         status, message = type(error).__name__, str(chain[-1])
     said = f"{status} {codes[:1000]} {message[:2000]}"
     fits = ((re.search(f"(?is){rule}", said), kind, hint) for rule, kind, hint in RULES)
-    match, kind, hint = next(fit for fit in fits if fit[0])
+    match, kind, hint = next((fit for fit in fits if fit[0]), (None, "fatal", ""))
     wait = {"transient": retry_after(headers or {}), "parameter": 0}.get(kind)
     if wait and wait > 60:
         kind, hint = "fatal", f"it asks to wait {wait:.0f} s: try again later"
@@ -337,7 +335,7 @@ def retry_after(headers: Any) -> float | None:
 
 
 # --- assembly ------------------------------------------------------------------------------------
-GROWING = "content reasoning_content reasoning refusal text summary data arguments".split()
+GROWING = "name content reasoning_content reasoning refusal text summary data arguments".split()
 TOKENS = "prompt_tokens completion_tokens total_tokens".split()
 
 
@@ -378,8 +376,10 @@ def merged(old: Any, new: Any, key: str = "") -> Any:
             place = next((i for i in range(len(old))[::-1] if goes_on(old[i], item, key)), len(old))
             old[place : place + 1] = [merged(old[place] if old[place:] else None, item)]
         return old
-    grows = isinstance(old, str) and isinstance(new, str) and key in GROWING
-    return old + new if grows else new  # a name or an id may be repeated on each fragment
+    if isinstance(old, str) and isinstance(new, str) and key in GROWING:
+        again = key == "name" and (old.endswith(new) or new.startswith(old))  # on each fragment
+        return max(old, new, key=len) if again else old + new
+    return new
 
 
 def goes_on(old: Any, new: Any, key: str) -> bool:

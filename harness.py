@@ -520,7 +520,9 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
     os.environ["AGENT_SANDBOX"] = "1" if options.sandbox else setting("AGENT_SANDBOX")
     check_sandbox()
     agents = dispatch("read_file", {"path": "AGENTS.md"}) if Path("AGENTS.md").is_file() else ""
-    if agents and not agents.startswith("error: "):  # it is read as the model would read it
+    if agents.startswith("error: "):  # it is read as the model would read it
+        terminal.line(f"AGENTS.md is not used: {agents}")
+    elif agents:
         options.system += f"\n\nAGENTS.md of this folder says:\n{agents}"
     path = RUNS / f"{datetime.now():%Y%m%dT%H%M%S}-{os.urandom(3).hex()}.jsonl"
     if options.resume == "":  # the last one

@@ -115,8 +115,8 @@ def dispatch(
     """Run one call and return its result, a text that is never empty. Never raises, Ctrl-C aside:
     what goes wrong is "error: " and what to do next, what was not allowed is "denied: " and why."""
     try:
-        unknown = f"there is no tool {name!r}. The tools are: {', '.join(registry)}"
-        require(name in registry, unknown)
+        known = ", ".join(registry)
+        require(name in registry, f"there is no tool {name!r}. The tools are: {known}")
         called = registry[name]
         values = checked_arguments(called, arguments)
         asks = called.asks(**values) if callable(called.asks) else called.asks
@@ -142,8 +142,7 @@ def checked_arguments(called: Tool, arguments: str | dict) -> dict:
     takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}. As in\n{example}"
     try:
         given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
-        # NaN is JSON to Python only, and half a character no text that can be written.
-        json.dumps(given, allow_nan=False, ensure_ascii=False).encode()
+        json.dumps(given, allow_nan=False)  # NaN is JSON to Python only
     except (ValueError, RecursionError) as error:
         raise ToolError(f"the arguments are not valid JSON ({str(error)[:80]}). {takes}") from None
     require(isinstance(given, dict), f"the arguments must be one JSON object. {takes}")
@@ -168,6 +167,8 @@ def checked_value(name: str, value: Any, schema: dict) -> Any:
     require(TYPES.get(type(value)) == kind, f"the argument {name!r} must be of type {kind}")
     options = schema.get("enum", [value])
     require(value in options, f"the argument {name!r} must be one of {options}")
+    whole = str(value).encode("utf-8", "ignore").decode() == str(value)
+    require(whole, f"the argument {name!r} has a broken character (a lone surrogate)")
     return value
 
 
@@ -273,7 +274,10 @@ def files_like(pattern: str) -> list[str]:
         pattern = "**/" + pattern
     tokens = re.findall(r"(?s)\*\*/|\*\*|\[\^?.[^\]]*\]|.", pattern.replace("[!", "[^"))
     parts = (GLOB.get(each) or (each if len(each) > 1 else re.escape(each)) for each in tokens)
-    wanted = re.compile("".join(parts))
+    try:
+        wanted = re.compile("".join(parts))
+    except re.error as error:
+        raise ToolError(f"the glob pattern {pattern!r} is not valid: {error}") from None
     return [path for path in itertools.islice(walk(), MOST_ENTRIES) if wanted.fullmatch(path)]
 
 
@@ -392,6 +396,10 @@ def replace_file(path: Path, text: str) -> None:
 def difference(path: Path, before: str, after: str) -> str:
     """What changes, as a unified diff."""
     name, old, new = repr(os.path.relpath(path))[1:-1], before.split("\n"), after.split("\n")
+    for end in ("head", "tail"):  # long files of like lines take difflib minutes: make them unique
+        same = len(os.path.commonprefix([old, new])[:-2])
+        old[:same] = new[:same] = [f"{end} {line}" for line in range(same)]
+        old, new = old[::-1], new[::-1]
     lines = difflib.unified_diff(old, new, name, name, lineterm="", n=2)
     return "\n".join(lines) or f"(no change in {name})"
 
@@ -401,8 +409,11 @@ def changed(path: str, new: str, old: str | None = None) -> tuple[Path, str, str
     resolved = inside(path) if old is None else existing(path)
     text = ""
     if resolved.exists():
-        with open(resolved, encoding="utf-8", newline="", opener=safely) as file:
-            text = file.read(LARGEST + 1)
+        try:
+            with open(resolved, encoding="utf-8", newline="", opener=safely) as file:
+                text = file.read(LARGEST + 1)
+        except UnicodeDecodeError:
+            raise ToolError(f"{path} is no UTF-8 text") from None
         require(len(text) <= LARGEST, f"{path} is too large to edit")
         require(os.access(resolved, os.W_OK), f"{path} is read-only")
     if old is None:
@@ -471,8 +482,7 @@ def sandbox() -> list[str]:
         return []
     bwrap = program("bwrap") if sys.platform == "linux" else None
     root, home = Path().resolve(), Path.home().resolve()
-    needs = "not run: the sandbox needs Linux and bubblewrap (apt install bubblewrap)"
-    require(bwrap, needs)
+    require(bwrap, "not run: the sandbox needs Linux and bubblewrap (apt install bubblewrap)")
     require(not home.is_relative_to(root), "not run: no sandbox can be around the home folder")
     require(not os.path.islink(".git"), "not run: the sandbox cannot keep a `.git` that is a link")
     argv = [str(bwrap), *BWRAP, "--tmpfs", str(home)]

@@ -169,6 +169,7 @@ def piece(arguments=None, name=None, **fields):
 A, B = '{"path": "a"}', '{"path": "b"}'
 STREAMS = {
     "one call in pieces": [piece("", "f", index=0, id="1"), piece(A[:5], index=0), piece(A[5:], index=0)],
+    "name in pieces": [piece("", "re", index=0, id="1"), piece(A, "ad", index=0)],
     "id and name on each piece": [piece(A[:5], "f", index=0, id="1"), piece(A[5:], "f", index=0, id="1")],
     "two calls, all at index 0": [piece(A, "f", index=0, id="1"), piece(B, "f", index=0, id="2")],
     "two calls, all at index 0, no ids": [piece(A, "f", index=0), piece(B, "f", index=0)],
@@ -203,7 +204,7 @@ def test_streamed_fragments_are_put_together(kind):
         else [A]
     )
     assert [made.function.arguments for made in reply.tool_calls] == expected
-    assert {made.function.name for made in reply.tool_calls} == {"f"}
+    assert {made.function.name for made in reply.tool_calls} <= {"f", "read"}
     assert len({made.id for made in reply.tool_calls}) == len(expected)
 
 

@@ -65,6 +65,7 @@ def test_agents_md_that_leads_outside_is_not_used(harness, workspace):
     (workspace / "AGENTS.md").symlink_to("../secret")
     done = harness("Hi.", replies=[say("Ho.")])
     assert "hunter2" not in json.dumps(done.endpoint.requests)
+    assert "AGENTS.md is not used" in done.err
 
 
 def test_tools_of_a_file_join(harness, workspace):

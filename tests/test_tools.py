@@ -102,6 +102,7 @@ def test_a_tool_is_made_of_a_plain_function(monkeypatch):
         ({"item": "tea", "count": True}, "error: the argument 'count' must be of type integer"),
         ({"item": "tea", "size": "huge"}, "error: the argument 'size' must be one of"),
         ({"item": ["tea"]}, "error: the argument 'item' must be of type string"),
+        ({"item": "\ud800"}, "error: the argument 'item' has a broken character"),
         (
             {"item": "tea", "colour": "red"},
             "error: there is no argument 'colour'. order takes: item, count",
@@ -195,7 +196,7 @@ READS = [
     ("list_files", {"glob_pattern": "*.{py,ini}"}, "config/settings.ini\nsrc/main.py\n(2 files"),
     ("list_files", {"glob_pattern": "src/[lm]*.py"}, "src/main.py\n"),
     ("list_files", {"glob_pattern": "src/[!m]*.py"}, "no files match"),
-    ("list_files", {"glob_pattern": "[z-a]"}, "error: list_files failed: "),
+    ("list_files", {"glob_pattern": "[z-a]"}, "error: the glob pattern '**/[z-a]' is not valid"),
     ("search_text", {"query": "alpha"}, "src/deep/er.txt:1: alpha\n(1 matches in 1 files)"),
     ("search_text", {"query": "def \\w+\\("}, "src/main.py:4: def main():\n(1 matches in 1 files)"),
     ("search_text", {"query": "main("}, "src/main.py:4: def main():\n"),
@@ -555,11 +556,11 @@ def test_an_edit_changes_one_place(workspace, before, old, new, after):
 
 def test_what_is_no_text_is_not_edited(tree):
     assert run("edit_file", path="binary", old="alpha", new="x").startswith(
-        "error: edit_file failed"
+        "error: binary is no UTF-8 text"
     )
     (tree / "latin").write_bytes(b"caf\xe9")
     assert run("edit_file", path="latin", old="caf", new="x").startswith(
-        "error: edit_file failed: UnicodeDecodeError"
+        "error: latin is no UTF-8 text"
     )
     assert (tree / "latin").read_bytes() == b"caf\xe9"
     assert run("edit_file", path="pipe", old="a", new="b").startswith(
@@ -802,3 +803,23 @@ def test_nobody_reads_on_what_a_grandchild_in_its_own_session_writes(workspace):
     assert told.endswith("[exit code 0]")
     time.sleep(0.5)
     assert not alive("yes 4321.4")
+
+
+def test_a_change_in_a_long_file_of_like_lines_is_shown_at_once():
+    before = [f"kind {n % 500}" for n in range(60_000)]
+    after = [*before[:30_000], "changed", *before[30_001:]]
+    started = time.monotonic()
+    shown = tools.difference("f", "\n".join(before), "\n".join(after))
+    assert (
+        "@@ -29999,5 +29999,5 @@\n kind 498\n kind 499\n-kind 0\n+changed\n kind 1\n kind 2"
+        in shown
+    )
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize(
+    "raw", ['{"path": "n", "content": NaN}', '{"path": "n", "content": 1e999}']
+)
+def test_a_number_that_no_json_has_is_not_written(workspace, raw):
+    assert dispatch("write_file", raw, yes).startswith("error: the arguments are not valid JSON")
+    assert not (workspace / "n").exists()
