@@ -273,6 +273,7 @@ RULES = [  # a pattern of status, codes and message; the kind; what to do. The f
     (r"\A40[45]", "fatal", "is there a model {model}? does the base URL lack its /v1?"),
     ("ConnectionRefusedError", "fatal", "nothing listens there: is the server running?"),
     ("gaierror", "fatal", "the host is unknown: check the base URL and the network"),
+    ("SSLError", "fatal", "no trusted TLS connection"),
     (r"\A(408|409|429|5\d\d)|Timeout|ConnectionError|TransportError", "transient", ""),
     ("page of HTML", "fatal", "the base URL is not that of a chat API"),
     (r"\Aerror ", "transient", "that is no chat completion"),
@@ -406,7 +407,7 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     if not any("delta" not in m or m.get("finish_reason") for m in messages):
         raise ConnectionError("the reply was cut off before its end, or is empty")
     best = next((m for m in messages if m.get("tool_calls") or m.get("function_call")), messages[0])
-    text = text_of(best.get("content"))
+    text = next(filter(None, (text_of(m.get("content")) for m in (best, *messages))), "")
     reasoning = text_of(best.get("reasoning_content") or best.get("reasoning"))
     reasoning += "".join(map("".join, THOUGHT.findall(text)))
     text = THOUGHT.sub("", text)
@@ -510,8 +511,7 @@ def decoded(text: str) -> tuple[Any, str]:
 # --- text ----------------------------------------------------------------------------------------
 THOUGHT = re.compile(  # the last: Harmony, where the server did not take it apart
     r"(?s)(?<![`\"'])<think(?:ing)?>(.*?)(?:</think(?:ing)?>|\Z)|\A((?:(?!<think).)*)"
-    r"(?<![`\"'])</think(?:ing)?>"
-    r"|<\|channel\|>analysis<\|message\|>(.*?)(?:<\|end\|>|\Z)"
+    r"(?<![`\"'])</think(?:ing)?>|<\|channel\|>analysis<\|message\|>(.*?)(?:<\|end\|>|\Z)"
 )
 BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U000e0100-\U000e01ef"  # look like nothing
 JOINING = "\u200c\u200d\ufe00-\ufe0f"  # in scripts and emoji
