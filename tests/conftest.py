@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -11,9 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 from endpoint import Endpoint
+from forked import Forked, start_server
+from pexpect.fdpexpect import fdspawn
 
 ROOT = Path(__file__).resolve().parent.parent
 KEY = "test-key-93c1f0"  # must never be seen anywhere but in the request's header
+STAYING = {os.getpid()}  # the processes that live as long as the tests
 
 # A job in the background of a script ignores Ctrl-C, and all that it starts would too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -37,16 +41,26 @@ MADE_BY_TOOLS = {"__pycache__", ".pytest_cache", ".hypothesis", ".ruff_cache", "
 
 def left_running(folder):
     """The processes that are children of this one or work below a folder: pid, and what they are."""
-    left = {}
-    for place in Path("/proc").glob("[0-9]*"):  # nothing where there is no /proc
+    left, this = {}, str(os.getpid())  # nothing where there is no /proc
+    for pid in filter(str.isdecimal, os.listdir("/proc") if os.path.isdir("/proc") else []):
         try:
-            parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
-            if parent == str(os.getpid()) or str(folder) in os.readlink(place / "cwd"):
-                left[int(place.name)] = (place / "cmdline").read_text().replace("\0", " ")
+            with open(f"/proc/{pid}/stat", "rb", 0) as file:
+                parent = file.read().decode("latin-1").rpartition(")")[2].split()[1]
+            if parent == this or str(folder) in os.readlink(f"/proc/{pid}/cwd"):
+                left[int(pid)] = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
         except OSError:  # it has ended meanwhile
             pass
-    left.pop(os.getpid(), None)
-    return left
+    return {pid: told for pid, told in left.items() if pid not in STAYING}
+
+
+@pytest.fixture(scope="session")
+def server():
+    """The socket of the process that forks scripts."""
+    process, requests = start_server()
+    STAYING.add(process.pid)
+    with requests, process:
+        yield requests
+        requests.close()
 
 
 @pytest.fixture(scope="session")
@@ -85,11 +99,15 @@ def workspace(tmp_path, monkeypatch):
 def harness(workspace, monkeypatch, capsys):
     """harness(*arguments, replies=[...]) runs main() in this process against a scripted endpoint.
 
-    Returns code, out, err, and the endpoint (None where there are no replies).
+    Returns code, out, err, and the endpoint (None where there are no replies). `stdin` is a text
+    that comes from a file, and not from a terminal.
     """
     import harness as module
 
-    def run(*arguments, replies=(), env=None, **options):
+    def run(*arguments, replies=(), env=None, stdin=None, **options):
+        if stdin is not None:
+            (workspace.parent / "stdin").write_text(stdin)
+            monkeypatch.setattr(sys, "stdin", open(workspace.parent / "stdin"))
         for name, value in (env or {}).items():
             monkeypatch.setenv(name, value)
         endpoint = Endpoint(*replies, **options) if replies else None
@@ -117,29 +135,71 @@ def harness(workspace, monkeypatch, capsys):
     return run
 
 
-@pytest.fixture
-def command(workspace):
-    """command(*arguments, endpoint=...) runs harness.py as a process of its own."""
+def settings_for(endpoint, **more):
+    """The environment of a process: no more than it needs, and how it reaches an endpoint."""
+    settings = {"PATH": os.environ["PATH"], "HOME": os.environ["HOME"], "NO_COLOR": "1"}
+    if endpoint:
+        settings |= {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": KEY, "AGENT_MODEL": "m"}
+    return settings | more
 
-    def run(*arguments, endpoint=None, env=None, stdin=None, script="harness.py", timeout=30):
-        settings = {"PATH": os.environ["PATH"], "HOME": str(workspace.parent), "NO_COLOR": "1"} | (
-            env or {}
-        )
-        if endpoint:
-            settings |= {
-                "OPENAI_BASE_URL": endpoint.url,
-                "OPENAI_API_KEY": KEY,
-                "AGENT_MODEL": "m",
-            } | (env or {})
-        return subprocess.run(
-            [sys.executable, str(ROOT / script), *arguments],
-            env=settings,
-            cwd=workspace,
-            input=stdin,
-            stdin=subprocess.DEVNULL if stdin is None else None,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+
+@pytest.fixture
+def start(server, workspace):
+    """start(*arguments, endpoint=...) starts harness.py as a process of its own."""
+
+    def run(*arguments, endpoint=None, env=None, script="harness.py", **more):
+        env = settings_for(endpoint, **(env or {}))
+        return Forked(server, ROOT / script, *arguments, env=env, cwd=workspace, **more)
 
     return run
+
+
+@pytest.fixture
+def command(start):
+    """command(*arguments, endpoint=...) runs harness.py as a process of its own, to its end."""
+
+    def run(*arguments, **options):
+        process = start(*arguments, **options)
+        out, err = process.communicate()
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    return run
+
+
+class Terminal(fdspawn):
+    """A process in a pseudo-terminal, and what pexpect can do with it."""
+
+    def __init__(self, start, *arguments, columns=80, **options):
+        import fcntl
+        import termios
+
+        end, its = os.openpty()
+        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+        with open(its, "r+b", 0) as stream:
+            self.process = start(*arguments, streams=[stream] * 3, **options)
+        super().__init__(end, timeout=20, encoding="utf-8")
+
+    def sendintr(self):
+        self.send("\x03")
+
+    def sendeof(self):
+        self.send("\x04")
+
+    def close(self):
+        """Take the terminal away, which ends what still runs in it."""
+        super().close()
+        self.exitstatus = self.process.wait()
+
+
+@pytest.fixture
+def terminal(start):
+    """terminal(*arguments, endpoint=...) starts harness.py in a pseudo-terminal."""
+    opened = []
+
+    def run(*arguments, **options):
+        opened.append(Terminal(start, *arguments, **options))
+        return opened[-1]
+
+    yield run
+    for each in opened:
+        each.close()

@@ -2,40 +2,25 @@
 
 import os
 import re
-import sys
 
+import pexpect
 import pytest
-from conftest import KEY, ROOT
 from endpoint import Endpoint, Raw, call, say
 
-pexpect = pytest.importorskip("pexpect")
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
-
-
-def spawn(endpoint, *arguments, columns=80, **env):
-    settings = {"PATH": os.environ["PATH"], "TERM": "xterm", "OPENAI_BASE_URL": endpoint.url}
-    settings |= {"OPENAI_API_KEY": KEY, "AGENT_MODEL": "m"} | env
-    program = [str(ROOT / "harness.py"), *arguments]
-    return pexpect.spawn(
-        sys.executable,
-        program,
-        env=settings,
-        encoding="utf-8",
-        timeout=20,
-        dimensions=(24, columns),
-    )
+COLOURFUL = {"TERM": "xterm", "NO_COLOR": ""}
 
 
 def roles(request):
     return [message["role"] for message in request["messages"]]
 
 
-def test_a_conversation_of_several_turns(workspace):
+def test_a_conversation_of_several_turns(terminal, workspace):
     (workspace / "a.txt").write_text("alpha\n")
     replies = [say("Hello, you."), say(call("read_file", {"path": "a.txt"})), say("It says alpha.")]
     slow = Raw(say("never"), sleep=15)
     with Endpoint(*replies, slow, say("Here again."), say("A new start.")) as endpoint:
-        chat = spawn(endpoint)
+        chat = terminal(endpoint=endpoint, env=COLOURFUL)
         chat.expect("> ")
         chat.sendline("/help")
         chat.expect("/clear.*/tokens.*/exit.*\n> ")
@@ -62,9 +47,9 @@ def test_a_conversation_of_several_turns(workspace):
     assert (chat.exitstatus, endpoint.faults) == (0, [])
 
 
-def test_ctrl_c_at_the_prompt_does_not_leave(workspace):
+def test_ctrl_c_at_the_prompt_does_not_leave(terminal):
     with Endpoint(say("Hello.")) as endpoint:
-        chat = spawn(endpoint)
+        chat = terminal(endpoint=endpoint, env=COLOURFUL)
         chat.expect("> ")
         chat.send("half a line")
         chat.expect("half a line")
@@ -86,10 +71,10 @@ def screen(text):
 
 
 @pytest.mark.parametrize("columns", [80, 40])
-def test_the_screen_of_a_run(workspace, columns):
+def test_the_screen_of_a_run(terminal, workspace, columns):
     (workspace / "a.txt").write_text("alpha\n" * 9)
     with Endpoint(say(call("read_file", {"path": "a.txt"})), say("It is **alpha**.")) as endpoint:
-        run = spawn(endpoint, "Read it.", columns=columns)
+        run = terminal("Read it.", endpoint=endpoint, env=COLOURFUL, columns=columns)
         run.expect(pexpect.EOF)
     shown = screen(run.before)
     assert shown[1] == '[1] read_file {"path": "a.txt"}'
@@ -99,8 +84,8 @@ def test_the_screen_of_a_run(workspace, columns):
     assert "\x1b[2m" in run.before
 
 
-def test_no_color(workspace):
+def test_no_color(terminal):
     with Endpoint(say("Hello.")) as endpoint:
-        run = spawn(endpoint, "Hi.", NO_COLOR="1")
+        run = terminal("Hi.", endpoint=endpoint, env=COLOURFUL | {"NO_COLOR": "1"})
         run.expect(pexpect.EOF)
     assert not re.search(r"\x1b\[\d*m", run.before)

@@ -46,10 +46,10 @@ def test_a_run_leaves_a_line_for_each_reply_and_result(harness, workspace):
     assert done.code == 0
 
 
-def test_a_key_in_a_result_stays_out_of_the_trace(workspace):
+def test_a_key_in_a_result_stays_out_of_the_trace(command, workspace):
     (workspace / "a.txt").write_text(f"the key is {KEY}\n")
     with Endpoint(say(call("read_file", {"path": "a.txt"})), say("Ok.")) as endpoint:
-        start(endpoint, "Read.").communicate()
+        command("-y", "-q", "Read.", endpoint=endpoint)
     path, lines = recorded(workspace)
     assert KEY not in path.read_text()
     assert lines[2]["outputs"]["output"] == "the key is [key]\n"
@@ -101,25 +101,18 @@ def counting(body):
     return say(call("run_shell", {"command": f"echo {'abcde'[results]} >>letters"}))
 
 
-def start(endpoint, *arguments):
-    env = os.environ | {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": KEY, "AGENT_MODEL": "m"}
-    command = [sys.executable, str(ROOT / "harness.py"), "-y", "-q", *arguments]
-    return subprocess.Popen(
-        command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 @pytest.mark.parametrize("number", range(KILLS))
-def test_a_killed_run_is_resumed_and_ends_with_the_same_answer(workspace, number):
+def test_a_killed_run_is_resumed_and_ends_with_the_same_answer(start, workspace, number):
     with Endpoint(counting) as endpoint:
-        run = start(endpoint, "--trace", "run.jsonl", "Write the letters.")
+        run = start("-y", "-q", "--trace", "run.jsonl", "Write the letters.", endpoint=endpoint)
         deadline = time.monotonic() + 20
         while not (workspace / "run.jsonl").exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(random.uniform(0, 0.4))
-        run.kill()
-        run.communicate()
-        out, err = start(endpoint, "--resume", "run.jsonl").communicate(timeout=30)
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+        again = start("-y", "-q", "--resume", "run.jsonl", endpoint=endpoint)
+        out, err = again.communicate()
     assert out == "All is done.\n", err
     assert endpoint.faults == []
     messages = endpoint.requests[-1]["messages"]
@@ -248,16 +241,15 @@ def test_a_record_that_breaks_off_says_so(harness, workspace):
     assert done.code == 1 and "the recorded run ends here" in done.err
 
 
-def test_ctrl_c_leaves_a_record_to_go_on_with(workspace):
+def test_ctrl_c_leaves_a_record_to_go_on_with(start, workspace):
     with Endpoint(say(call("list_dir")), Raw(say("late"), sleep=20), say("Done.")) as endpoint:
-        run = start(endpoint, "Look.")
+        run = start("-y", "-q", "Look.", endpoint=endpoint)
         deadline = time.monotonic() + 20
         while len(endpoint.requests) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)
         run.send_signal(signal.SIGINT)
-        run.communicate(timeout=10)
-        assert run.returncode == 130
-        out, err = start(endpoint, "--resume").communicate(timeout=30)
+        assert run.wait(10) == 130
+        out, err = start("-y", "-q", "--resume", endpoint=endpoint).communicate()
     assert out == "Done.\n", err
     assert history_faults(endpoint.requests[-1]["messages"]) == []
     assert "interrupted" not in json.dumps(endpoint.requests[-1])
