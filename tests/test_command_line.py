@@ -1,30 +1,38 @@
 """The command line: options, streams, exit codes; most in this process, some as a person runs it."""
 
 import json
-import os
 import subprocess
 import sys
 
 import pexpect
 import pytest
-from conftest import KEY, ROOT
+from conftest import KEY, ROOT, settings_for
 from endpoint import Endpoint, Raw, call, say
 
 
-def test_stdout_has_the_answer_and_nothing_else(command):
+def shell(command, endpoint, **env):
+    """A command line of a shell, with H for harness.py; returns the finished process."""
+    text = command.replace("H ", f"{sys.executable} {ROOT / 'harness.py'} ")
+    return subprocess.run(
+        ["bash", "-c", text], env=settings_for(endpoint, **env), stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+
+
+def test_stdout_has_the_answer_and_nothing_else(workspace):
     with Endpoint(say(call("list_dir")), say("Nothing here.")) as endpoint:
-        done = command("Look.", endpoint=endpoint)
+        done = shell("H Look.", endpoint)
     assert (done.returncode, done.stdout) == (0, "Nothing here.\n")
     assert "[1] list_dir {}" in done.stderr
     assert "2 steps, 50 tokens" in done.stderr
     assert endpoint.faults == []
 
 
-def test_the_key_goes_into_the_header_only(command):
-    with Endpoint(say(call("run_shell", {"command": "env"})), say("done")) as endpoint:
-        done = command("-y", "-v", "Look.", endpoint=endpoint)
-    assert endpoint.headers[0]["authorization"] == f"Bearer {KEY}"
-    assert KEY not in done.stdout + done.stderr + json.dumps(endpoint.requests)
+def test_the_key_goes_into_the_header_only(harness):
+    replies = [say(call("run_shell", {"command": "env"})), say("done")]
+    done = harness("-y", "-v", "Look.", replies=replies)
+    assert done.endpoint.headers[0]["authorization"] == f"Bearer {KEY}"
+    assert KEY not in done.out + done.err + json.dumps(done.endpoint.requests)
 
 
 def test_quiet_prints_no_progress(harness):
@@ -40,10 +48,9 @@ def test_verbose_prints_whole_results(harness, workspace):
     assert "file29.txt" in harness("-v", "Look.", replies=replies).err
 
 
-def test_words_and_standard_input_together(command):
-    with Endpoint(say("done")) as endpoint:
-        command("review", "this", "-", endpoint=endpoint, stdin="the diff\n")
-    assert endpoint.requests[0]["messages"][-1]["content"] == "review this\n\nthe diff"
+def test_words_and_standard_input_together(harness):
+    done = harness("review", "this", "-", replies=[say("done")], stdin="the diff\n")
+    assert done.endpoint.requests[0]["messages"][-1]["content"] == "review this\n\nthe diff"
 
 
 def test_options_may_stand_after_the_words(harness):
@@ -117,9 +124,8 @@ WRONG_USAGE = [
 
 
 @pytest.mark.parametrize(("arguments", "told"), WRONG_USAGE)
-def test_wrong_usage_is_exit_code_2_and_one_hint(harness, monkeypatch, arguments, told):
-    monkeypatch.setattr(sys, "stdin", open(os.devnull))
-    done = harness(*arguments)
+def test_wrong_usage_is_exit_code_2_and_one_hint(harness, arguments, told):
+    done = harness(*arguments, stdin="")
     assert done.code == 2
     assert told in done.err
     assert done.out == ""
@@ -151,18 +157,14 @@ def test_a_moved_endpoint_is_printed(harness):
 
 def test_a_closed_pipe_ends_quietly(workspace):
     with Endpoint(say("x" * 200_000)) as endpoint:
-        env = {"PATH": os.environ["PATH"], "OPENAI_BASE_URL": endpoint.url, "AGENT_MODEL": "m"}
-        text = f"{sys.executable} {ROOT / 'harness.py'} Hi. | head -c 10"
-        done = subprocess.run(text, shell=True, env=env, capture_output=True, text=True, timeout=30)
+        done = shell("H Hi. | head -c 10", endpoint)
     assert done.stdout == "x" * 10
     assert "Error" not in done.stderr
 
 
-def test_a_terminal_that_cannot_show_everything(command):
+def test_a_terminal_that_cannot_show_everything(workspace):
     with Endpoint(say("\u2713 alpha \U0001f389")) as endpoint:
-        done = command(
-            "Hi.", endpoint=endpoint, env={"PYTHONIOENCODING": "cp1252", "PYTHONUTF8": "0"}
-        )
+        done = shell("H Hi.", endpoint, PYTHONIOENCODING="cp1252", PYTHONUTF8="0")
     assert done.returncode == 0
     assert "alpha" in done.stdout
 
@@ -187,11 +189,10 @@ def test_help_and_version_do_not_load_the_sdk(workspace):
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_nobody_at_a_terminal_means_no(command, workspace):
+def test_nobody_at_a_terminal_means_no(harness, workspace):
     write = say(call("write_file", {"path": "c.txt", "content": "x"}))
-    with Endpoint(write, say("I was not allowed.")) as endpoint:
-        command("Write.", endpoint=endpoint, stdin="y\ny\n")
-    assert endpoint.results[0].startswith("denied: ")
+    done = harness("Write.", replies=[write, say("I was not allowed.")], stdin="y\ny\n")
+    assert done.endpoint.results[0].startswith("denied: ")
     assert not (workspace / "c.txt").exists()
 
 
@@ -201,16 +202,8 @@ def test_a_person_at_a_terminal_is_asked(workspace):
         call("run_shell", {"command": "touch c.txt"}), call("run_shell", {"command": "touch d.txt"})
     )
     with Endpoint(shell, say("done")) as endpoint:
-        env = {
-            "PATH": os.environ["PATH"],
-            "OPENAI_BASE_URL": endpoint.url,
-            "AGENT_MODEL": "m",
-            "TERM": "dumb",
-        }
-        program = [str(ROOT / "harness.py"), "Touch."]
-        terminal = pexpect.spawn(
-            sys.executable, program, env=env, cwd=workspace, encoding="utf-8", timeout=20
-        )
+        program, env = [str(ROOT / "harness.py"), "Touch."], settings_for(endpoint, TERM="dumb")
+        terminal = pexpect.spawn(sys.executable, program, env=env, encoding="utf-8", timeout=20)
         for answer, command in (("y", "touch c.txt"), ("n keep the folder clean", "touch d.txt")):
             terminal.expect_exact(f"| {command}")
             terminal.expect_exact("exact call: ")
@@ -221,15 +214,6 @@ def test_a_person_at_a_terminal_is_asked(workspace):
     assert endpoint.results[0] == "(no output)\n[exit code 0]"
     assert endpoint.results[1] == "denied: the user said no. keep the folder clean"
     assert (workspace / "c.txt").exists() and not (workspace / "d.txt").exists()
-
-
-def shell(command, endpoint, workspace):
-    """A command line of a shell, with H for harness.py; returns the finished process."""
-    env = {"PATH": os.environ["PATH"], "OPENAI_BASE_URL": endpoint.url, "AGENT_MODEL": "m"}
-    text = command.replace("H ", f"{sys.executable} {ROOT / 'harness.py'} ")
-    return subprocess.run(
-        ["bash", "-c", text], env=env, cwd=workspace, capture_output=True, text=True, timeout=30
-    )
 
 
 CLOSED = [  # what is closed or full, the exit code, stdout
@@ -245,7 +229,7 @@ CLOSED = [  # what is closed or full, the exit code, stdout
 @pytest.mark.parametrize(("command", "code", "out"), CLOSED)
 def test_streams_that_are_closed_or_full(workspace, command, code, out):
     with Endpoint(say(call("run_shell", {"command": "true"})), say("done")) as endpoint:
-        done = shell(command, endpoint, workspace)
+        done = shell(command, endpoint)
     assert (done.returncode, done.stdout) == (code, out)
     assert "Traceback" not in done.stderr
     assert endpoint.results[0].startswith("denied: ")
@@ -274,27 +258,17 @@ def test_inspect_shows_what_went_over_the_wire_without_the_key(harness):
     assert '"echo": "[key]"' in done.err
 
 
-def test_all_arguments_are_shown_before_a_yes(workspace):
+def test_all_arguments_are_shown_before_a_yes(terminal, workspace):
     tool = 'from tools import tool\n\n\n@tool(asks=True)\ndef deploy(command: str, host: str) -> str:\n    """Deploy."""\n'
     (workspace / "mine.py").write_text(tool)
     with Endpoint(
         say(call("deploy", {"command": "ls", "host": "prod; rm\u202e"})), say("done")
     ) as endpoint:
-        env = {
-            "PATH": os.environ["PATH"],
-            "OPENAI_BASE_URL": endpoint.url,
-            "AGENT_MODEL": "m",
-            "TERM": "dumb",
-        }
-        program = [str(ROOT / "harness.py"), "-q", "--tools", "mine.py", "Go."]
-        terminal = pexpect.spawn(
-            sys.executable, program, env=env, cwd=workspace, encoding="utf-8", timeout=20
-        )
-        terminal.expect_exact("exact call: ")
-        assert "prod; rm\\u202e" in terminal.before
-        terminal.sendline("n")
-        terminal.expect(pexpect.EOF)
-        terminal.close()
+        child = terminal("-q", "--tools", "mine.py", "Go.", endpoint=endpoint, env={"TERM": "dumb"})
+        child.expect_exact("exact call: ")
+        assert "prod; rm\\u202e" in child.before
+        child.sendline("n")
+        child.expect(pexpect.EOF)
 
 
 def test_the_local_model_script_reads_its_options(command):
