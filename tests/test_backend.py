@@ -157,6 +157,14 @@ def fetch(*replies, stream=False, tools=TOOLS, name="openai", watch=lambda *_: N
         ), endpoint
 
 
+@pytest.fixture
+def waits(monkeypatch):
+    """The waits between tries, none of which takes its time. (The endpoint sleeps too: for 0 s.)"""
+    seconds = []
+    monkeypatch.setattr("time.sleep", seconds.append)
+    return lambda: [each for each in seconds if each]
+
+
 def chunk(index=0, finish=None, **delta):
     return {"choices": [{"index": index, "delta": delta, "finish_reason": finish}]}
 
@@ -360,7 +368,7 @@ BODIES = [  # an error body, and what has to stand in the line
 
 
 @pytest.mark.parametrize(("status", "body", "told"), BODIES)
-def test_an_error_is_one_line_with_the_way_out(status, body, told):
+def test_an_error_is_one_line_with_the_way_out(status, body, told, waits):
     with pytest.raises(backend.BackendError) as caught:
         fetch(Raw(body, status))
     line = str(caught.value)
@@ -455,34 +463,38 @@ def test_a_passing_failure_is_tried_again_and_announced():
 
 
 @pytest.mark.parametrize(
-    ("reply", "requests"),
+    ("reply", "requests", "between"),
     [
-        (Raw({"error": {"message": "x"}}, 503, {"retry-after": "0.01"}), 4),
-        (Raw({"error": {"message": "x"}}, 429, {"retry-after": "7200"}), 1),
-        (Raw({"error": {"message": "x"}}, 400), 1),
-        (Raw({"error": {"code": "tool_use_failed"}}, 400), 3),
-        (Raw({"error": {"message": "error parsing tool call: raw='{'"}}, 500), 3),
+        (Raw({"error": {"message": "x"}}, 503, {"retry-after": "0.01"}), 4, [0.01, 0.01, 0.01]),
+        (Raw({"error": {"message": "x"}}, 503), 4, [0.5, 1, 2]),
+        (Raw({"error": {"message": "x"}}, 429, {"retry-after": "7200"}), 1, []),
+        (Raw({"error": {"message": "x"}}, 400), 1, []),
+        (Raw({"error": {"code": "tool_use_failed"}}, 400), 3, [0.5, 1]),
+        (Raw({"error": {"message": "error parsing tool call: raw='{'"}}, 500), 3, [0.5, 1]),
     ],
 )
-def test_tries_are_bounded_by_kind(reply, requests):
+def test_tries_are_bounded_by_kind(reply, requests, between, waits):
     with Endpoint(reply) as endpoint, pytest.raises(backend.BackendError):
         at = backend.Endpoint(backend.BACKENDS["openai"], endpoint.url, model="m")
         backend.chat([{"role": "user", "content": "Hi."}], backend=at)
     assert len(endpoint.requests) == requests
+    assert waits() == between
 
 
 @pytest.mark.parametrize(
     "body",
     [sse(chunk(content="It ")), sse(chunk(content="It "), done=False), b'{"choices": [{"mess', b""],
 )
-def test_a_reply_without_its_end_is_tried_again(body):
+def test_a_reply_without_its_end_is_tried_again(body, waits):
     reply, endpoint = fetch(Raw(body), say("It is."), stream=True)
     assert (reply.content, len(endpoint.requests)) == ("It is.", 2)
+    assert waits() == [0.5]
 
 
-def test_a_connection_that_breaks_in_the_middle_is_tried_again():
+def test_a_connection_that_breaks_in_the_middle_is_tried_again(waits):
     reply, _ = fetch(Raw(sse(chunk(content="It ")), cut=True), say("It is."), stream=True)
     assert reply.content == "It is."
+    assert waits() == [0.5]
 
 
 def test_a_refused_parameter_is_left_out_from_then_on():
