@@ -183,6 +183,7 @@ class Endpoint(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else the second piece of a reply may wait 40 ms
     server: Endpoint
 
     def log_message(self, *_):

@@ -32,7 +32,7 @@ def test_a_run_is_interrupted(start, moment, number):
         process = start("-y", "--stream", "Go.", endpoint=endpoint)
         while not endpoint.requests or (sign and sign not in process.output(2)):
             time.sleep(0.02)
-        time.sleep(0.3)
+        time.sleep(0.2)
         process.send_signal(number)
         started = time.monotonic()
         out, err = process.communicate(timeout=10)

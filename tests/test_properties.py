@@ -57,8 +57,20 @@ def no_waiting(monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
 
 
-def at(endpoint):
-    return backend.Endpoint(backend.BACKENDS["openai"], endpoint.url, model="m")
+@pytest.fixture
+def scripted():
+    """scripted(*replies): an endpoint with these replies, and how `chat` is to reach it. It is one
+    endpoint and one client for all examples, as a client takes its time to make."""
+    with Endpoint() as endpoint:
+        at = backend.Endpoint(backend.BACKENDS["openai"], endpoint.url, model="m")
+
+        def script(*replies):
+            endpoint.replies = replies
+            for learned in (endpoint.requests, endpoint.faults, at.refused):
+                learned.clear()
+            return endpoint, at
+
+        yield script
 
 
 def as_seen(reply):
@@ -76,15 +88,15 @@ def as_seen(reply):
     cuts=st.lists(st.integers(1, 60), max_size=6),
     finish=st.sampled_from(["stop", "tool_calls", "length"]),
 )
-def test_any_way_of_cutting_a_stream_gives_the_plain_reply(text, made, cuts, finish):
+def test_any_way_of_cutting_a_stream_gives_the_plain_reply(scripted, text, made, cuts, finish):
     for index, each in enumerate(made):  # whole calls with ids of their own: the plain mode's case
         each["id"] = f"call_{index}"
     completion = say(text, *made, finish=finish)
     tools = [tool.schema for tool in REGISTRY.values()]
     question = [{"role": "user", "content": "Hi."}]
-    with Endpoint(completion, Raw(sse(*deltas(completion, cuts)))) as endpoint:
-        plain = backend.chat(question, tools, backend=at(endpoint))
-        streamed = backend.chat(question, tools, backend=at(endpoint), stream=True)
+    _, at = scripted(completion, Raw(sse(*deltas(completion, cuts))))
+    plain = backend.chat(question, tools, backend=at)
+    streamed = backend.chat(question, tools, backend=at, stream=True)
     assert as_seen(plain) == as_seen(streamed)
 
 
@@ -104,12 +116,14 @@ def test_any_way_of_cutting_a_stream_gives_the_plain_reply(text, made, cuts, fin
     ),
     stream=st.booleans(),
 )
-def test_whatever_comes_the_history_is_one_that_every_endpoint_takes(replies, stream, workspace):
-    with Endpoint(*map(Raw, replies), say("done")) as endpoint:
-        messages: list = []
-        model = functools.partial(backend.chat, backend=at(endpoint), stream=stream)
-        harness.run("Do.", model=model, messages=messages, max_steps=6)
-        harness.run("And.", model=model, messages=messages, max_steps=6)
+def test_whatever_comes_the_history_is_one_that_every_endpoint_takes(
+    scripted, replies, stream, workspace
+):
+    endpoint, at = scripted(*map(Raw, replies), say("done"))
+    messages: list = []
+    model = functools.partial(backend.chat, backend=at, stream=stream)
+    harness.run("Do.", model=model, messages=messages, max_steps=6)
+    harness.run("And.", model=model, messages=messages, max_steps=6)
     assert endpoint.faults == []
     assert history_faults(messages) == []
 
@@ -127,10 +141,10 @@ def test_no_argument_string_makes_dispatch_raise(name, raw, workspace):
 
 @quickly
 @given(body=st.binary(max_size=200) | odd.map(as_bytes) | odd.map(as_stream), stream=st.booleans())
-def test_whatever_the_body_it_is_a_reply_or_one_line(body, stream):
-    with Endpoint(Raw(body, headers={"retry-after": "0"})) as endpoint:
-        try:
-            backend.chat([{"role": "user", "content": "Hi."}], backend=at(endpoint), stream=stream)
-        except backend.BackendError as error:
-            assert "\n" not in str(error)
-            assert endpoint.url in str(error)
+def test_whatever_the_body_it_is_a_reply_or_one_line(scripted, body, stream):
+    endpoint, at = scripted(Raw(body, headers={"retry-after": "0"}))
+    try:
+        backend.chat([{"role": "user", "content": "Hi."}], backend=at, stream=stream)
+    except backend.BackendError as error:
+        assert "\n" not in str(error)
+        assert endpoint.url in str(error)

@@ -801,7 +801,9 @@ def test_nobody_reads_on_what_a_grandchild_in_its_own_session_writes(workspace):
     code = "import subprocess; subprocess.Popen(['yes', '4321.4'], start_new_session=True)"
     told = run("run_shell", command=f'{sys.executable} -c "{code}"')
     assert told.endswith("[exit code 0]")
-    time.sleep(0.5)
+    deadline = time.monotonic() + 0.5
+    while alive("yes 4321.4") and time.monotonic() < deadline:
+        time.sleep(0.05)
     assert not alive("yes 4321.4")
 
 
