@@ -1,5 +1,6 @@
 """Ctrl-C, at each moment of a run: it ends with 130, soon, and leaves nothing running."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ MOMENTS = {  # the replies, and what stderr says when the moment has come
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_run_is_interrupted(start, moment, number):
     replies, sign = MOMENTS[moment]
-    sleep = f"sleep 4322.{number:d}"  # the tests run side by side
+    sleep = f"sleep 4322.{number:02d}{os.getpid()}"  # the tests run side by side
     if moment == "in a command":
         replies = [say(call("run_shell", {"command": f"{sleep} & {sleep}"}))]
     with Endpoint(*replies) as endpoint:
