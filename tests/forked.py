@@ -3,7 +3,7 @@
 The server, this file as a script, knows nothing of ours. What it forks becomes the `__main__` that
 `python SCRIPT` would be: its own arguments, environment, folder, session and streams, and all our
 modules loaded anew. It lacks the start of Python, so what is about that (closed streams, encodings)
-starts Python, and so does one test of each kind.
+starts Python, and so do a plain run, a question and an interruption.
 """
 
 import contextlib
