@@ -32,12 +32,13 @@ class Forked:
         self.streams = streams or [tempfile.TemporaryFile() for _ in range(3)]
         if stdin:
             os.pwrite(self.streams[0].fileno(), stdin.encode(), 0)
+        self.pid = self.returncode = None
         self.told, tell = os.pipe()
         request = json.dumps([list(map(str, words)), dict(env), str(cwd)]) + "\n"
         passed = [*(stream.fileno() for stream in self.streams), tell]
         socket.send_fds(server, [request.encode()], passed)
         os.close(tell)
-        self.pid, self.returncode = self.number_told(20), None
+        self.pid = self.number_told(30)
 
     def number_told(self, timeout):
         if not select.select([self.told], [], [], timeout)[0]:
@@ -53,14 +54,14 @@ class Forked:
 
     def output(self, number):
         """What it has written so far, on stdout (1) or stderr (2)."""
-        return os.pread(self.streams[number].fileno(), 10**6, 0).decode()
+        return os.pread(self.streams[number].fileno(), 10**6, 0).decode(errors="replace")
 
     def communicate(self, timeout=30):
         self.wait(timeout)
         return self.output(1), self.output(2)
 
     def send_signal(self, number):
-        if self.returncode is None:
+        if self.pid and self.returncode is None:
             with contextlib.suppress(ProcessLookupError):  # it has ended just now
                 os.kill(self.pid, number)
 
