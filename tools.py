@@ -3,14 +3,7 @@
 The model is not trusted: what it asks for may have been written by whoever wrote a file that it
 read. Each call is checked, kept inside the workspace (the working directory), bounded in time and
 size, and answered with a text. `python tools.py` prints the schemas as the model sees them.
-
-    registry    @tool, the schemas, REGISTRY and TOOLS
-    dispatch    the ladder of guards: known, valid, allowed, run, cut to size
-    paths       what is inside the workspace, protected names, walking, opening
-    reading     list_dir, list_files, read_file, search_text
-    writing     edit_file, write_file
-    commands    run_shell, allowed commands, the sandbox
-"""
+In order: registry (@tool), dispatch (the ladder of guards), paths, reading, writing, commands."""
 
 import contextlib
 import difflib
@@ -28,11 +21,12 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 # --- registry ------------------------------------------------------------------------------------
 TYPES = {str: "string", int: "integer", float: "number", bool: "boolean"}
+REGISTRY: dict[str, "Tool"] = {}
+TOOLS: list[dict] = []  # the schemas of REGISTRY, as sent to the model
 
 
 class ToolError(Exception):
@@ -56,10 +50,6 @@ class Tool(NamedTuple):
     aliases: dict[str, str] = {}  # what else models call a parameter, and its name
 
 
-REGISTRY: dict[str, Tool] = {}
-TOOLS: list[dict] = []  # the schemas of REGISTRY, as sent to the model
-
-
 def tool(function: Callable | None = None, **options: Any) -> Any:
     """Make a tool of a function: `@tool`, or `@tool(asks=True)`; the options are fields of Tool."""
     if function is None:
@@ -79,10 +69,8 @@ def tool(function: Callable | None = None, **options: Any) -> Any:
 def schema_of(hint: Any) -> dict:
     """The schema of one parameter, in plain keywords: some endpoints refuse the others."""
     kind, inner = get_origin(hint), get_args(hint)
-    if kind is Annotated:
-        return schema_of(inner[0]) | {"description": inner[1]}
-    if type(None) in inner:  # `| None`: the default says what None means
-        return schema_of(inner[0])
+    if kind is Annotated or type(None) in inner:  # `| None`: the default says what None means
+        return schema_of(inner[0]) | ({"description": inner[1]} if kind is Annotated else {})
     if kind is Literal:
         return schema_of(type(inner[0])) | {"enum": list(inner)}
     if kind is list:
@@ -100,7 +88,7 @@ def load_tools(path: str) -> None:
 
 # --- dispatch ------------------------------------------------------------------------------------
 DEFAULTS = {"AGENT_MAX_CHARS": 10_000, "AGENT_SHELL_TIMEOUT": 120}  # characters, seconds
-FROM_NUMBER: dict = {"string": str, "number": float, "integer": lambda n: n if n % 1 else int(n)}
+NUMBER_AS: dict = {"string": str, "number": float, "integer": lambda n: n if n % 1 else int(n)}
 Approve = Callable[[Tool, dict], tuple[bool, str]]  # yes or no, and the reason of a no
 
 
@@ -115,10 +103,24 @@ def dispatch(
     """Run one call and return its result, a text that is never empty. Never raises, Ctrl-C aside:
     what goes wrong is "error: " and what to do next, what was not allowed is "denied: " and why."""
     try:
-        known = ", ".join(registry)
-        require(name in registry, f"there is no tool {name!r}. The tools are: {known}")
-        called = registry[name]
-        values = checked_arguments(called, arguments)
+        called: Any = registry.get(name)
+        require(called, f"there is no tool {name!r}. The tools are: {', '.join(registry)}")
+        parameters = called.schema["function"]["parameters"]
+        properties, required = parameters["properties"], parameters["required"]
+        example = json.dumps({"name": called.name, "arguments": dict.fromkeys(required, "...")})
+        takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}. As in\n{example}"
+        try:
+            given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+            json.dumps(given, allow_nan=False)  # NaN is JSON to Python only
+        except (ValueError, RecursionError) as error:
+            require(False, f"the arguments are not valid JSON ({str(error)[:80]}). {takes}")
+        require(isinstance(given, dict), f"the arguments must be one JSON object. {takes}")
+        given = {called.aliases.get(key, key): value for key, value in given.items()}
+        for key in given:
+            require(key in properties, f"there is no argument {key!r}. {takes}")
+        for key in required:
+            require(given.get(key) is not None, f"the argument {key!r} is missing. {takes}")
+        values = {k: checked_value(k, v, properties[k]) for k, v in given.items() if v is not None}
         asks = called.asks(**values) if callable(called.asks) else called.asks
         yes, reason = approve(called, values) if asks else (True, "")
         if not yes:
@@ -134,40 +136,18 @@ def dispatch(
     return text if left <= 500 else f"{text[:most]}\n[{left} more characters are left out]"
 
 
-def checked_arguments(called: Tool, arguments: str | dict) -> dict:
-    """The arguments as the function takes them, checked against the schema that the model got."""
-    parameters = called.schema["function"]["parameters"]
-    properties, required = parameters["properties"], parameters["required"]
-    example = json.dumps({"name": called.name, "arguments": dict.fromkeys(required, "...")})
-    takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}. As in\n{example}"
-    try:
-        given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
-        json.dumps(given, allow_nan=False)  # NaN is JSON to Python only
-    except (ValueError, RecursionError) as error:
-        raise ToolError(f"the arguments are not valid JSON ({str(error)[:80]}). {takes}") from None
-    require(isinstance(given, dict), f"the arguments must be one JSON object. {takes}")
-    given = {called.aliases.get(key, key): value for key, value in given.items()}
-    for key in given:
-        require(key in properties, f"there is no argument {key!r}. {takes}")
-    for key in required:
-        require(given.get(key) is not None, f"the argument {key!r} is missing. {takes}")
-    return {k: checked_value(k, v, properties[k]) for k, v in given.items() if v is not None}
-
-
 def checked_value(name: str, value: Any, schema: dict) -> Any:
     """One argument in the type of its schema. A number written as text is taken, and so on."""
-    kind = schema["type"]
+    kind, options = schema["type"], schema.get("enum")
     if kind != "string" and isinstance(value, str):
         with contextlib.suppress(ValueError, RecursionError):
             value = json.loads(value if kind == "array" else value.strip().lower())
     if kind == "array" and isinstance(value, list):
         return [checked_value(name, item, schema["items"]) for item in value]
-    if kind in FROM_NUMBER and type(value) in (int, float):
-        value = FROM_NUMBER[kind](value)
+    value = NUMBER_AS[kind](value) if kind in NUMBER_AS and type(value) in (int, float) else value
     require(TYPES.get(type(value)) == kind, f"the argument {name!r} must be of type {kind}")
-    options = schema.get("enum", [value])
-    require(value in options, f"the argument {name!r} must be one of {options}")
-    whole = str(value).encode("utf-8", "ignore").decode() == str(value)
+    require(not options or value in options, f"the argument {name!r} must be one of {options}")
+    whole = not re.search("[\ud800-\udfff]", str(value))
     require(whole, f"the argument {name!r} has a broken character (a lone surrogate)")
     return value
 
@@ -184,12 +164,11 @@ LEFT_OUT = """.git .hg .svn .venv venv node_modules __pycache__ .tox .nox .mypy_
 PROTECTED = r"""(?x) \.git | git~.* | \.env (?!\.example\Z).* | id_(rsa|dsa|ecdsa|ed25519).*
     | .*\.(pem|key|p12|pfx|jks|keystore|kdbx) | [._]netrc
     | \.(npmrc|pypirc|git-credentials|htpasswd|pgpass|ssh|gnupg|aws|harness)"""
-DEVICE = r"(?i)\A[\\/]{2}|:|(\A|[\\/])(con|nul|aux|prn|com\d|lpt\d) *([.\\/]|\Z)"  # of Windows
+DEVICE = r"(?i)\0|\A[\\/]{2}|:|(\A|[\\/])(con|nul|aux|prn|com\d|lpt\d) *([.\\/]|\Z)"  # of Windows
 GLOB = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
 OPENING = sum(getattr(os, f"O_{flag}", 0) for flag in ("NOFOLLOW", "NONBLOCK", "BINARY"))
 PROC = os.path.isdir("/proc/self/fd")  # Linux tells what is open
-MOST_ENTRIES = 200_000  # names that one walk looks at, matches that one search finds
-LARGEST = 10_000_000  # characters of a file that can be edited
+MOST_ENTRIES, LARGEST, MOST_SECONDS = 200_000, 10_000_000, 60  # names, characters to edit, seconds
 
 
 def is_protected(name: str) -> bool:
@@ -198,26 +177,18 @@ def is_protected(name: str) -> bool:
     return bool(re.fullmatch(PROTECTED, plain.rstrip(".")))
 
 
-def inside(path: str) -> Path:
-    """The resolved path of something in the workspace, there or not; else a ToolError. What even
+def inside(path: str, there: bool = False) -> Path:
+    """The resolved path of something in the workspace, `there` or not; else a ToolError. What even
     `safely` leaves open: a hard link, and but on Linux a folder swapped for a link and back."""
-    a_file = "\0" not in path and not (os.name == "nt" and re.search(DEVICE, path))
-    require(a_file, f"{path!r} is no path of a file")
+    require(not re.search(DEVICE if os.name == "nt" else "\0", path), f"{path!r} is no file's path")
     root, asked = Path().resolve(), os.path.expanduser(path) or "."
-    resolved = Path(os.path.realpath(asked))
-    # After a loop of links nothing is resolved: `loop/../link/x` still goes through a link.
+    resolved = Path(os.path.realpath(asked))  # not after a loop of links, as in `loop/../link/x`
     linked = resolved.is_symlink() or os.path.realpath(resolved) != str(resolved)
     outside = f"{path[:200]} is outside the workspace. Use a path relative to the workspace"
     require(resolved.is_relative_to(root) and not linked, f"{outside}, such as README.md or '.'.")
     names = resolved.relative_to(root).parts + Path(os.path.relpath(asked)).parts
     require(not any(map(is_protected, names)), f"{path} is protected: no tool may read or write it")
-    return resolved
-
-
-def existing(path: str) -> Path:
-    """Like `inside`, for what must be there; else an error that names up to three that are near."""
-    resolved = inside(path)
-    if resolved.exists():
+    if resolved.exists() or not there:
         return resolved
     files = {os.path.basename(file).casefold(): file for file in itertools.islice(walk(), 20_000)}
     near = difflib.get_close_matches(os.path.basename(path).casefold(), files, 3, 0.75)
@@ -268,10 +239,8 @@ def walk(folder: str = "") -> Iterator[str]:
 def files_like(pattern: str) -> list[str]:
     """The files that a glob matches, as in .gitignore: in every folder, if it has no slash."""
     pattern = re.sub(r"\A(\.?/)+|\A\.\Z", "", pattern) or "*"
-    if inside(pattern).is_dir():
-        pattern = pattern.rstrip("/") + "/**"
-    elif "/" not in pattern:
-        pattern = "**/" + pattern
+    anywhere = "" if "/" in pattern else "**/"
+    pattern = pattern.rstrip("/") + "/**" if inside(pattern).is_dir() else anywhere + pattern
     tokens = re.findall(r"(?s)\*\*/|\*\*|\[\^?.[^\]]*\]|.", pattern.replace("[!", "[^"))
     parts = (GLOB.get(each) or (each if len(each) > 1 else re.escape(each)) for each in tokens)
     try:
@@ -282,7 +251,6 @@ def files_like(pattern: str) -> list[str]:
 
 
 # --- reading -------------------------------------------------------------------------------------
-MOST_SECONDS = 60  # for a pattern that would take for ever
 File = Annotated[str, "File."]
 Old = Annotated[str, "Text to replace, exactly as in the file."]
 Line = Annotated[int, "Leave out for the whole file."]
@@ -313,7 +281,7 @@ def fit_lines(lines: list[str], total: str) -> str:
 @tool
 def list_dir(path: Annotated[str, "Folder."] = ".") -> str:
     """List the files and folders in one folder."""
-    folder = existing(path)
+    folder = inside(path, there=True)
     require(folder.is_dir(), f"{path} is a file: use read_file")
     names = sorted(each.name + "/" * os.path.isdir(each.path) for each in entries(folder))
     folders = sum(name.endswith("/") for name in names)
@@ -325,73 +293,51 @@ def list_dir(path: Annotated[str, "Folder."] = ".") -> str:
 def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "**/*") -> str:
     """Find files by name, in all folders."""
     files = files_like(glob_pattern)
-    if not files:
-        return f"no files match {glob_pattern}"
-    # A small model takes the names of all files for their contents.
-    such = ", such as README.md" if "README.md" in files else ""
-    advice = f"\nNext, read the file you need with read_file{such}."
-    return fit_lines(files, f"{len(files)} files") + advice * (not glob_pattern.strip("./*"))
+    such = ", such as README.md" if "README.md" in files and len(files) > 20 else ""
+    advice = f"\nNext, read the file you need with read_file{such}."  # names are no contents yet
+    told = fit_lines(files, f"{len(files)} files") + advice * (not glob_pattern.strip("./*"))
+    return told if files else f"no files match {glob_pattern}"
 
 
 @tool
 @time_limit()
 def read_file(path: File, start_line: Line = 1, end_line: Line | None = None) -> str:
     """Read a text file."""
-    resolved, text, line, room = existing(path), "", 0, number("AGENT_MAX_CHARS")
+    resolved, text, line, room = inside(path, there=True), "", 0, number("AGENT_MAX_CHARS")
     require(not resolved.is_dir(), f"{path} is a folder: use list_dir")
     for line, piece in enumerate(text_lines(resolved), 1):
-        if line < start_line:
-            continue
         if text and (len(text) + len(piece) > room or line > (end_line or line)):
             return f"{text}[this is not all: go on with start_line={line}]"
-        if len(piece) > room:
+        if line >= start_line and len(piece) > room:
             return f"{piece[:room]}\n[line {line} goes on, but is longer than a result may be]"
-        text += piece
-    if not text:
-        return f"(no such lines: the file has {line})" if line else "(the file is empty)"
-    return text.removeprefix("\ufeff")
+        text += piece if line >= start_line else ""
+    none = f"(no such lines: the file has {line})" if line else "(the file is empty)"
+    return (text or none).removeprefix("\ufeff")
 
 
 @tool
 @time_limit()
 def search_text(query: Query, glob_pattern: Glob | None = None) -> str:
     """Search the contents of all files. Gives file:line: text."""
-    searched = files_like(glob_pattern or "*")
-    note = "" if searched else f"no matches, as no file is {glob_pattern}; in the others: "
-    root, pattern = Path().resolve(), re.compile(re.escape(query))
-    matches: list[tuple[str, str]] = []
+    files = files_like(glob_pattern or "*")
+    note = "" if files else f"no matches, as no file is {glob_pattern}; in the others: "
+    root, pattern, found = Path().resolve(), re.compile(re.escape(query)), dict[str, str]()
     with contextlib.suppress(re.error, RecursionError, OverflowError):  # else it is plain text
         pattern = re.compile(query, 0 if query != query.lower() else re.IGNORECASE)
-    for path in searched or files_like("*"):
+    for path in files or files_like("*"):
         with contextlib.suppress(OSError):  # no text
             for line, text in enumerate(text_lines(root / path), 1):
-                if (match := pattern.search(text.rstrip("\r\n"))) and len(matches) < MOST_ENTRIES:
+                if (match := pattern.search(text.rstrip("\r\n"))) and len(found) < MOST_ENTRIES:
                     start = max(0, match.start() - 100) if len(text) > 300 else 0
-                    matches.append((path, f"{path}:{line}: {text[start : start + 300].strip()}"))
-    if matches:
-        total = f"{note}{len(matches)} matches in {len(dict(matches))} files"
-        return fit_lines([line for _, line in matches], total)
-    if len(searched) == 1:  # small models search for words of the question: show what there is
-        begins = read_file(searched[0], 1, 40)
-        return f"no matches for {query} in {searched[0]}, which holds:\n{begins}"
+                    found[f"{path}:{line}: {text[start : start + 300].strip()}"] = path
+    if found:
+        return fit_lines([*found], f"{note}{len(found)} matches in {len({*found.values()})} files")
+    if len(files) == 1:  # small models search for words of the question: show what there is
+        return f"no matches for {query} in {files[0]}, which holds:\n{read_file(files[0], 1, 40)}"
     return f"{note}no matches for {query}. Use fewer words."
 
 
 # --- writing -------------------------------------------------------------------------------------
-def replace_file(path: Path, text: str) -> None:
-    """Write a whole file in one step: after a crash or on a full disk the old one is there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    new = path.with_name(f".{os.urandom(8).hex()}.tmp")
-    try:
-        with open(new, "xb", opener=safely) as file:  # not where something is, a link neither
-            file.write(text.encode())
-        if path.exists():
-            shutil.copymode(path, new)
-        os.replace(new, path)
-    finally:
-        new.unlink(missing_ok=True)
-
-
 @time_limit()
 def difference(path: Path, before: str, after: str) -> str:
     """What changes, as a unified diff."""
@@ -406,18 +352,16 @@ def difference(path: Path, before: str, after: str) -> str:
 
 def changed(path: str, new: str, old: str | None = None) -> tuple[Path, str, str]:
     """A file, and its text before and after `new` takes the place of `old`, or else of all."""
-    resolved = inside(path) if old is None else existing(path)
-    text = ""
-    if resolved.exists():
-        try:
-            with open(resolved, encoding="utf-8", newline="", opener=safely) as file:
-                text = file.read(LARGEST + 1)
-        except UnicodeDecodeError:
-            raise ToolError(f"{path} is no UTF-8 text") from None
-        require(len(text) <= LARGEST, f"{path} is too large to edit")
-        require(os.access(resolved, os.W_OK), f"{path} is read-only")
+    where = inside(path, there=old is not None)
+    if old is None and not where.exists():
+        return where, "", new
+    with open(where, encoding="utf-8", errors="surrogateescape", newline="", opener=safely) as file:
+        text = file.read(LARGEST + 1)
+    require(not re.search("[\udc80-\udcff]", text), f"{path} is no UTF-8 text")
+    require(len(text) <= LARGEST, f"{path} is too large to edit")
+    require(os.access(where, os.W_OK), f"{path} is read-only")
     if old is None:
-        return resolved, text, new
+        return where, text, new
     if "\r\n" in text:  # the file's line endings are kept
         new, old = re.sub(r"\r?\n", "\r\n", new), re.sub(r"\r?\n", "\r\n", old)
     require(old not in ("", new), "`old` is empty or the same as `new`: nothing to change")
@@ -427,30 +371,37 @@ def changed(path: str, new: str, old: str | None = None) -> tuple[Path, str, str
         near = difflib.get_close_matches(old.split("\n")[0], text.split("\n")[:5000], 1, 0.6)
         hint = f"The nearest line is {near[0]!r}" if near else "read_file shows what it holds"
         raise ToolError(f"`old` was not found in {path}. Copy it exactly. {hint}.")
-    return resolved, text, text.replace(old, new)
+    return where, text, text.replace(old, new)
 
 
 @tool(asks=True, preview=lambda path, old, new: difference(*changed(path, new, old)))
 def edit_file(path: File, old: Old, new: Annotated[str, "New text."]) -> str:
     """Change one piece of text in a file."""
-    resolved, before, after = changed(path, new, old)
-    shown = difference(resolved, before, after)
-    replace_file(resolved, after)
+    where, before, after = changed(path, new, old)
+    shown = difference(where, before, after)
+    write_file(path, after)
     return f"done, {path} is changed:\n{shown}"
 
 
 @tool(asks=True, preview=lambda path, content: difference(*changed(path, content)))
 def write_file(path: File, content: Annotated[str, "The whole text."]) -> str:
     """Create a file, or replace all of it."""
-    resolved, _, after = changed(path, content)
-    done = "replaced" if resolved.exists() else "created"
-    replace_file(resolved, after)
-    return f"{done} {path}"
+    where = changed(path, content)[0]
+    new, there = where.with_name(f".{os.urandom(8).hex()}.tmp"), where.exists()
+    where.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as after:
+        after.callback(new.unlink, missing_ok=True)
+        with open(new, "xb", opener=safely) as file:  # not where something is, a link neither
+            file.write(content.encode())
+        if there:
+            shutil.copymode(where, new)
+        os.replace(new, where)  # in one step: after a crash or on a full disk the old one is there
+    return f"{'replaced' if there else 'created'} {path}"
 
 
 # --- commands ------------------------------------------------------------------------------------
 PASSED_ON = """PATH HOME LANG TERM TMPDIR TZ USER SHELL VIRTUAL_ENV TEMP TMP PATHEXT SYSTEMROOT
-    WINDIR COMSPEC USERPROFILE APPDATA LOCALAPPDATA PROGRAMDATA PROGRAMFILES""".split()
+    WINDIR COMSPEC USERPROFILE APPDATA LOCALAPPDATA PROGRAMDATA PROGRAMFILES""".split()  # no keys
 NO_PAGER = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
 SYSTEM = """/usr /bin /sbin /lib /lib32 /lib64 /etc /opt /nix /gnu /snap /home/linuxbrew ~/.pyenv
     ~/.nvm ~/.asdf ~/.rustup ~/.local/bin ~/.local/lib ~/.local/share/uv""".split()
@@ -460,46 +411,37 @@ Seconds = Annotated[int, "Seconds."]
 PIPES: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
 
 
-def program(name: str) -> str | None:
-    """The absolute path of a program, if it lies outside the workspace, a link to it too."""
-    root, found = Path().resolve(), Path(shutil.which(name) or "")
-    mine = any(each.resolve().is_relative_to(root) for each in (found, found.parent))
-    return str(found) if found.is_absolute() and not mine else None
-
-
-def allowed_argv(command: str) -> list[str] | None:
-    """The words of a command that AGENT_ALLOW names to the letter: it needs no shell and no yes."""
-    allowed = [line.strip() for line in os.environ.get("AGENT_ALLOW", "").split("\n")]
+def allowed_argv(command: str, allow: str = "") -> list[str]:
+    """The words of a command that AGENT_ALLOW names to the letter; none of the workspace's own."""
+    allowed = [line.strip() for line in (allow or os.environ.get("AGENT_ALLOW", "")).split("\n")]
     plain = command in allowed and re.fullmatch(r"[\w@%+=:,./'\" -]+", command)
     name, *words = shlex.split(command) if plain else [""]
-    return [found, *words] if (found := program(name)) else None
+    root, found = Path().resolve(), Path(shutil.which(name) or "")
+    mine = any(each.resolve().is_relative_to(root) for each in (found, found.parent))
+    return [str(found), *words] if found.is_absolute() and not mine else []
 
 
 def sandbox() -> list[str]:
-    """The beginning of a command line that runs the rest in bubblewrap; [] without AGENT_SANDBOX.
-    It shows the workspace, `.git` read-only and no secret at the top, and read-only the system."""
+    """The start of a bubblewrap command, or []: no secret at the top, .git and system read-only."""
     if os.environ.get("AGENT_SANDBOX", "") in ("", "0"):
         return []
-    bwrap = program("bwrap") if sys.platform == "linux" else None
-    root, home = Path().resolve(), Path.home().resolve()
+    bwrap = allowed_argv("bwrap", allow="bwrap") if sys.platform == "linux" else []
+    root, home, git = Path().resolve(), Path.home().resolve(), Path(".git").resolve()
     require(bwrap, "not run: the sandbox needs Linux and bubblewrap (apt install bubblewrap)")
     require(not home.is_relative_to(root), "not run: no sandbox can be around the home folder")
     require(not os.path.islink(".git"), "not run: the sandbox cannot keep a `.git` that is a link")
-    argv = [str(bwrap), *BWRAP, "--tmpfs", str(home)]
+    argv: list = [*bwrap, *BWRAP, "--tmpfs", home]
     shown = [*SYSTEM, *os.get_exec_path(), os.environ.get("VIRTUAL_ENV", "")]
     for each in map(os.path.expanduser, [*shown, sys.prefix, sys.base_prefix]):
         if os.path.isabs(each) and not home.is_relative_to(os.path.realpath(each)):
             argv += ["--ro-bind-try", each, each]
-    argv += ["--bind", str(root), str(root), "--chdir", str(root)]
+    argv += ["--bind", root, root, "--chdir", root]
     secrets = [each for each in root.iterdir() if is_protected(each.name) and not each.is_symlink()]
-    for secret in [root / ".git", Path(__file__).resolve().with_name(".env"), *secrets]:
-        if secret.name == ".git" and secret.exists():
-            argv += ["--ro-bind", str(secret), str(secret)]
-        elif secret.name == ".git" or secret.is_dir():
-            argv += ["--tmpfs", str(secret), "--remount-ro", str(secret)]
-        elif secret.exists():
-            argv += ["--ro-bind", "/dev/null", str(secret)]
-    return [*argv, "--remount-ro", "/"]
+    for secret in filter(Path.exists, [Path(__file__).resolve().with_name(".env"), *secrets]):
+        empty = ["--tmpfs", secret, "--remount-ro", secret]
+        argv += empty if secret.is_dir() else ["--ro-bind", "/dev/null", secret]
+    argv += ["--ro-bind", git, git] if git.exists() else ["--tmpfs", git, "--remount-ro", git]
+    return [*map(str, argv), "--remount-ro", "/"]
 
 
 def check_sandbox() -> None:
@@ -508,18 +450,16 @@ def check_sandbox() -> None:
     require(told.endswith("[exit code 0]"), f"the sandbox does not start: {told}")
 
 
-@tool(asks=lambda command, timeout=None: allowed_argv(command) is None)
+@tool(asks=lambda command, timeout=None: not allowed_argv(command))
 def run_shell(command: Annotated[str, "Command line."], timeout: Seconds | None = None) -> str:
     """Run a shell command. It gets no input; what it starts ends with it."""
-    usual, half = number("AGENT_SHELL_TIMEOUT"), number("AGENT_MAX_CHARS") // 2
+    usual, half, box = number("AGENT_SHELL_TIMEOUT"), number("AGENT_MAX_CHARS") // 2, sandbox()
     seconds = max(1, min(timeout or usual, max(600, usual)))
-    box, argv = sandbox(), allowed_argv(command)
-    argv = [*box, *(argv or ["/bin/sh", "-c", command])] if box else argv
-    # The rest of the environment may be keys; in a session of its own, a group is ended as one.
+    words = allowed_argv(command) or (["/bin/sh", "-c", command] if box else [])
     passed = {k: v for k, v in os.environ.items() if k.upper() in PASSED_ON or k[:3] == "LC_"}
-    options = PIPES | {"env": passed | NO_PAGER, "start_new_session": True}
-    process = subprocess.Popen(argv or command, shell=argv is None, **options)
-    output = SimpleNamespace(kept=bytearray(), left=0, wanted=True)
+    options = PIPES | {"env": passed | NO_PAGER, "start_new_session": True}  # to be ended as one
+    process = subprocess.Popen(box + words or command, shell=not words, **options)
+    output: dict[str, Any] = {"kept": bytearray(), "left": 0, "wanted": True}
     reader = threading.Thread(target=read_on, args=(process.stdout, output, half), daemon=True)
     try:
         reader.start()
@@ -532,9 +472,9 @@ def run_shell(command: Annotated[str, "Command line."], timeout: Seconds | None 
             with contextlib.suppress(OSError):
                 os.rmdir(".git")
     reader.join(2)  # a grandchild in its own session may keep the pipe: that is not waited for
-    output.wanted = False
-    note = f"\n[... {output.left} bytes left out: send them to a file ...]\n" * bool(output.left)
-    text = (output.kept[:half] + note.encode() + output.kept[half:]).decode("utf-8", "replace")
+    output["wanted"], kept, left = False, output["kept"], output["left"]
+    note = f"\n[... {left} bytes left out: send them to a file ...]\n" * bool(left)
+    text = (kept[:half] + note.encode() + kept[half:]).decode("utf-8", "replace")
     return f"{text.rstrip() or '(no output)'}\n[{end}]"
 
 
@@ -549,13 +489,13 @@ def end_group(process: subprocess.Popen) -> None:
     process.wait(5)
 
 
-def read_on(pipe: Any, output: SimpleNamespace, half: int) -> None:
+def read_on(pipe: Any, output: dict[str, Any], half: int) -> None:
     """Keep the first and last `half` bytes of what a command writes, while these are wanted."""
     with pipe:
-        while output.wanted and (block := os.read(pipe.fileno(), 65_536)):
-            output.kept += block
-            output.left += max(0, len(output.kept) - 2 * half)
-            del output.kept[half:-half]
+        while output["wanted"] and (block := os.read(pipe.fileno(), 65_536)):
+            output["kept"] += block
+            output["left"] += max(0, len(output["kept"]) - 2 * half)
+            del output["kept"][half:-half]
 
 
 if __name__ == "__main__":

@@ -409,8 +409,8 @@ def test_what_is_swapped_for_a_link_after_the_check_is_not_read_or_written(
     (outside / "file.txt").write_text("hunter2")
     real, checked = tools.inside, workspace / swapped
 
-    def swap(path):
-        resolved = real(path)
+    def swap(path, there=False):
+        resolved = real(path, there)
         if not checked.is_symlink():
             checked.rename(workspace / "was")
             checked.symlink_to(outside if checked.name == "sub" else outside / "file.txt")
