@@ -1,9 +1,7 @@
 """One chat call to any OpenAI-compatible endpoint, and one clean reply back.
 
-    python backend.py "Say hello."        try the set-up
-
-What endpoints and models get wrong is put right here, so that the loop sees one shape of reply.
-In order: settings (BACKENDS, connect), chat, errors, assembly (bytes to a Reply), calls, text.
+`python backend.py "Say hello."` tries the set-up. What endpoints and models get wrong is put right
+here: the loop sees one shape of reply. Parts: settings (BACKENDS, connect), chat, errors, replies.
 """
 
 import contextlib
@@ -12,6 +10,7 @@ import itertools
 import json
 import os
 import re
+import signal
 import sys
 import time
 import unicodedata
@@ -20,6 +19,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+
+Message = dict[str, Any]  # role, content, and the fields of the role, as in the API
+Watch = Callable[[str, Any], None]  # "request", "chunk" (raw), "text" (as it streams), "notice"
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -46,8 +48,7 @@ huggingface https://router.huggingface.co/v1   HF_TOKEN           openai/gpt-oss
 ollama      http://127.0.0.1:11434/v1
 llamacpp    http://127.0.0.1:8080/v1
 lmstudio    http://127.0.0.1:1234/v1
-vllm        http://127.0.0.1:8000/v1
-"""
+vllm        http://127.0.0.1:8000/v1"""
 BACKENDS = {row.split()[0]: Backend(*row.split()) for row in TABLE.strip().splitlines()}
 WAYS_TO_GO_ON = """no endpoint is set. Three ways to go on:
   a key       cp .env.example .env, and put one key into it (GROQ_API_KEY, OPENAI_API_KEY, ...)
@@ -116,51 +117,40 @@ def load_env(path: Path) -> None:
             need(False, f"cannot read .env ({error}): is this .venv/bin/python?")
 
 
-def setting(name: str) -> str:
+def env(name: str) -> str:
     """An environment variable, or its line in `.env`, without what pasting leaves around it."""
-    # The one beside this file: that of a cloned project could have the key sent elsewhere.
-    load_env(Path(__file__).with_name(".env"))
+    load_env(Path(__file__).with_name(".env"))  # a cloned project's could send the key elsewhere
     return os.environ.get(name, "").strip(" \t\r\n\"'\u201c\u201d\u2018\u2019\ufeff")
 
 
 def connect(name: str | None = None, model: str | None = None, url: str | None = None) -> Endpoint:
     """The endpoint: from the arguments, the environment, or a server here. Raises BackendError."""
-    url = (url or setting("OPENAI_BASE_URL")).strip().rstrip("/").removesuffix("/chat/completions")
+    url = (url or env("OPENAI_BASE_URL")).strip().rstrip("/").removesuffix("/chat/completions")
     if url and "://" not in url:
         url = ("http://" if LOOPBACK.match(url) else "https://") + url
     need(re.fullmatch(r"(https?://[^/\s]\S*)?", url), f"the base URL {url!r} is no http(s) address")
-    name = name or setting("AGENT_BACKEND") or (url and "openai") or usual_backend()
+    name = name or env("AGENT_BACKEND") or (url and "openai")
+    for usual, row in BACKENDS.items():  # the first whose key is set, or that answers here
+        with contextlib.suppress(BackendError):
+            if not name and (env(row.key) if row.key else Endpoint(row, row.url).models(1)):
+                name = usual
+    need(name, WAYS_TO_GO_ON)
     need(name in BACKENDS, f"unknown backend {name!r}: take {', '.join(BACKENDS)}")
     backend = BACKENDS[name]
-    key = setting(backend.key or "")
+    key = env(backend.key or "")
     told = f"{name} needs a key: set {backend.key} in .env (for a server without: --backend vllm)"
     need(key or not backend.key or LOOPBACK.match(url), told)
     need(not re.search(r"[^!-~]", key), f"{backend.key} has a character that no key has")
-    degree = setting("AGENT_TEMPERATURE") or ("" if backend.key else "0")  # small models wander
-    need(re.fullmatch(r"(\d+(\.\d+)?)?", degree), f"AGENT_TEMPERATURE={degree} is no number")
-    endpoint = Endpoint(backend, url or backend.url, key or "no-key")
-    endpoint.temperature = float(degree) if degree else None
-    usual = backend.model if endpoint.url == backend.url else None
-    endpoint.model = model or setting("AGENT_MODEL") or usual or next(iter(endpoint.models()), "")
-    need(endpoint.model, f"{endpoint.url} has no model: name one (--model)")
-    return endpoint
-
-
-def usual_backend() -> str:
-    """The first of the table whose key is set, or else that answers on this machine."""
-    for name, backend in BACKENDS.items():
-        with contextlib.suppress(BackendError):
-            if setting(backend.key) if backend.key else Endpoint(backend, backend.url).models(1):
-                return name
-    raise BackendError(WAYS_TO_GO_ON, "settings")
+    heat = env("AGENT_TEMPERATURE") or ("" if backend.key else "0")  # small models wander
+    need(re.fullmatch(r"(\d+(\.\d+)?)?", heat), f"AGENT_TEMPERATURE={heat} is no number")
+    at = Endpoint(backend, url or backend.url, key or "no-key", "", float(heat) if heat else None)
+    own = backend.model if at.url == backend.url else None
+    at.model = model or env("AGENT_MODEL") or own or next(iter(at.models()), "")
+    need(at.model, f"{at.url} has no model: name one (--model)")
+    return at
 
 
 # --- chat ----------------------------------------------------------------------------------------
-Message = dict[str, Any]  # role, content, and the fields of the role, as in the API
-Watch = Callable[[str, Any], None]  # is told of an event: its name, and what belongs to it
-TRIES = {"transient": 4, "bad_call": 3, "parameter": 9}  # in all, by kind of failure
-
-
 @dataclass
 class ToolCall:
     """A call as in the SDK: `.id`, `.function.name`, `.function.arguments` (text)."""
@@ -189,16 +179,10 @@ def complete(prompt: str, backend: Endpoint | None = None) -> str:
 
 
 def chat(
-    messages: list[Message],
-    tools: list[dict] | None = None,
-    *,
-    backend: Endpoint | None = None,
-    stream: bool = False,
-    tool_choice: str | None = None,
-    watch: Watch = lambda *_: None,
-) -> Reply:
-    """Send the conversation, return the reply. `watch` is told "request" and "chunk" (raw), "text"
-    (of the answer, as it streams) and "notice" (before each wait). Raises BackendError."""
+    messages: list[Message], tools: list[dict] | None = None, *, backend: Endpoint | None = None,
+    stream: bool = False, tool_choice: str | None = None, watch: Watch = lambda *_: None,
+) -> Reply:  # fmt: skip
+    """Send the conversation, return the reply. Raises BackendError."""
     at, failures = backend or connect(), []
     request: Message = {"model": at.model, "messages": messages, "temperature": at.temperature}
     request |= {"tools": tools, "tool_choice": tool_choice} if tools else {}
@@ -206,74 +190,68 @@ def chat(
     while True:
         try:
             return exchange(at, request, watch)
-        except BackendError as error:
+        except Exception as raised:  # the SDK lets httpx, JSON, URL and encoding errors through
+            error = explain(raised, at)
             failures.append(error.kind)
-            tries = failures.count(error.kind)
-            if tries >= TRIES.get(error.kind, 1):
-                raise
+            if (tries := failures.count(error.kind)) >= TRIES.get(error.kind, 1):
+                raise error from raised
             wait = 2 ** (tries - 2) if error.wait is None else error.wait
             watch("notice", f"{error}; trying again in {wait:g} s")
             time.sleep(wait)
 
 
-def exchange(endpoint: Endpoint, request: dict, watch: Watch) -> Reply:
-    """One request and its reply. Whatever the SDK raises leaves here as a BackendError."""
+def exchange(at: Endpoint, request: dict, watch: Watch) -> Reply:
+    """One request and its reply, told as it grows: by no half of a tag or of a surrogate pair."""
     names = [tool["function"]["name"] for tool in request.get("tools", [])]
-    sent = {k: v for k, v in request.items() if v is not None and k not in endpoint.refused}
+    sent = {k: v for k, v in request.items() if v is not None and k not in at.refused}
+    text = text_of(json.dumps(sent, ensure_ascii=False))  # lone surrogates and NaN are refused
+    watch("request", sent := json.loads(text, parse_constant=lambda _: None))
     whole, shown = dict[str, Any](), ""
-    try:
-        text = text_of(json.dumps(sent, ensure_ascii=False))  # lone surrogates and NaN are refused
-        watch("request", sent := json.loads(text, parse_constant=lambda _: None))
-        create = endpoint.client.chat.completions.with_streaming_response.create
-        # As extra_body: else the SDK looks up the types of all messages, 0.2 s for 1,000 of them.
-        with create(model=endpoint.model, messages=[], extra_body=sent) as response:
-            for count, chunk in enumerate(read_chunks(response.iter_bytes())):  # plain: just one
-                watch("chunk", chunk)
-                if any(map(chunk.get, ["error"] if chunk.get("choices") else MESSAGES)):
-                    raise explain(json.dumps(chunk), endpoint)  # status 200, or in mid-stream
-                whole = merged(whole, chunk)
-                if count % (1 + len(shown) // 1000) == 0:  # a long text is looked at less often
-                    shown = tell(whole, shown, watch, bool(names))
-        reply = clean_reply(whole, names, endpoint.backend.returns)
-        if reply.content and reply.content != shown and reply.content.startswith(shown):
-            watch("text", reply.content[len(shown) :])
-        return reply
-    except Exception as error:  # the SDK lets httpx, JSON, URL and encoding errors through
-        raise explain(error, endpoint) from error
-
-
-def tell(whole: dict, shown: str, watch: Watch, offered: bool) -> str:
-    """Tell more of a growing answer: what can be no call and no reasoning any more."""
-    text = "".join(text_of(message.get("content")) for message in messages_of(whole)[:1])
-    text = THOUGHT.sub("", re.sub(r"<[\w|/>]*\Z", "", text)).lstrip()  # no half of a tag either
-    hold = MAY_BE_CALL.search(text) if offered else None
-    text = text[: hold and hold.start()].rstrip().rstrip("\ufffd")  # half a surrogate pair
-    if text == shown or not text.startswith(shown):
-        return shown
-    watch("text", text[len(shown) :])
-    return text
+    create = at.client.chat.completions.with_streaming_response.create
+    # As extra_body: else the SDK looks up the types of all messages, 0.2 s for 1,000 of them.
+    with create(model=at.model, messages=[], extra_body=sent) as response:
+        for count, chunk in enumerate(read_chunks(response.iter_bytes())):  # a plain body: just one
+            watch("chunk", chunk)
+            if any(map(chunk.get, ["error"] if chunk.get("choices") else MESSAGES)):
+                raise explain(json.dumps(chunk), at)  # status 200, or in mid-stream
+            whole = merged(whole, chunk)
+            if count % (1 + len(shown) // 1000) == 0:  # a long text is looked at less often
+                text = text_of([message.get("content") for message in messages_of(whole)[:1]])
+                text = THOUGHT.sub("", re.sub(r"<[\w|/>]*\Z", "", text)).lstrip()
+                text = (MAY_BE_CALL.split(text, 1)[0] if names else text).rstrip().rstrip("\ufffd")
+                if text != shown and text.startswith(shown):
+                    watch("text", text[len(shown) :])
+                    shown = text
+    reply = clean_reply(whole, names, at.backend.returns)
+    if reply.content and reply.content != shown and reply.content.startswith(shown):
+        watch("text", reply.content[len(shown) :])
+    return reply
 
 
 # --- errors --------------------------------------------------------------------------------------
-MESSAGES, CODES = "error message detail msg errors raw".split(), "code type status param".split()
+TRIES = {"transient": 4, "bad_call": 3, "parameter": 4}  # in all, by kind of failure
+MESSAGES = "error message detail msg errors raw".split()
+CODES = "code type status param loc".split()
 RULES = [  # a pattern of status, codes and message; the kind; what to do. The first that fits
     (r"\A4(?:00|04|22).*\b(stream_options|temperature|tool_choice)\b", "parameter", "left out now"),
     (r"\A402|insufficient.(quota|balance|credit|fund)|credit balance", "fatal", "no quota is left"),
     (r"\A413|\A(400|422|5\d\d|error)\b.*context.?(length|size|window|limit)|\A(400|422|error)\b.*("
      r"maximum (context|input|prompt|sequence)|reduce (the length|your)|too many (\w+ )?tokens|ex"
      r"ceed\w*.{0,40} context|token limit.{0,20}exceed|longer than the maximum|(prompt|input|reque"
-     r"st|messages?|content)\b.{0,40} (exceeds?|too (long|large)))", "context", ""),
+     r"st|messages?|content)\b.{0,40} (exceeds?|too (long|large)))",
+     "context", "nothing is left to shorten: ask for less"),
     (r"tool_use_failed|pars\w+ tool[ _]?call|failed to call a function|malformed_function_call",
      "bad_call", "the model kept producing bad tool calls"),
     (r"(tools?|function calling)\b.{0,60}(not (support|enabl)|requires)|support.{0,40}\b(tool use|"
      r"function call)|not support.{0,40}\btools?\b", "fatal",
-     "model {model} cannot call tools: take another, or --no-tools"),
+     "model {at.model} cannot call tools: take another, or --no-tools"),
     (r"\A3\d\d", "fatal", "the base URL has moved: the endpoint sends elsewhere"),
-    (r"\A40[13]", "fatal", "check {key}, the key of {name}"),
-    (r"\A40[45]", "fatal", "is there a model {model}? does the base URL lack its /v1?"),
+    (r"\A40[13]", "fatal", "check {at.backend.key}, the key of {at.backend.name}"),
+    (r"\A40[45]", "fatal", "is there a model {at.model}? does the base URL lack its /v1?"),
     ("ConnectionRefusedError", "fatal", "nothing listens there: is the server running?"),
     ("gaierror", "fatal", "the host is unknown: check the base URL and the network"),
     ("SSLError", "fatal", "no trusted TLS connection"),
+    ("ModuleNotFoundError.* 'openai'", "fatal", "is this .venv/bin/python?"),
     (r"\A(408|409|429|5\d\d)|Timeout|ConnectionError|TransportError", "transient", ""),
     ("page of HTML", "fatal", "the base URL is not that of a chat API"),
     (r"\Aerror ", "transient", "that is no chat completion"),
@@ -282,12 +260,11 @@ RULES = [  # a pattern of status, codes and message; the kind; what to do. The f
 
 
 class BackendError(Exception):
-    """Why there is no reply, in one line. kind: "settings" (nothing was sent), "context" (too long
-    for the model), "fatal", or one of TRIES. wait: seconds that the endpoint asked for."""
+    """Why there is no reply, in one line; and the seconds to wait that the endpoint asked for."""
 
     def __init__(self, message: str, kind: str = "fatal", wait: float | None = None) -> None:
         super().__init__(visible(message))
-        self.kind, self.wait = kind, wait
+        self.kind, self.wait = kind, wait  # "settings", "context" (too long), "fatal", or of TRIES
 
 
 def explain(error: Any, at: Endpoint, status: str = "", headers: Any = None) -> BackendError:
@@ -311,14 +288,12 @@ def explain(error: Any, at: Endpoint, status: str = "", headers: Any = None) -> 
         codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
         status, message = type(error).__name__, str(chain[-1])
     said = f"{status} {codes[:1000]} {message[:2000]}"
-    fits = ((re.search(f"(?is){rule}", said), kind, hint) for rule, kind, hint in RULES)
+    fits = ((re.search(f"(?is){rule}", said), kind, way.format(at=at)) for rule, kind, way in RULES)
     match, kind, hint = next((fit for fit in fits if fit[0]), (None, "fatal", ""))
     wait = {"transient": retry_after(headers or {}), "parameter": 0}.get(kind)
     if wait and wait > 60:
         kind, hint = "fatal", f"it asks to wait {wait:.0f} s: try again later"
-    if match and kind == "parameter":
-        at.refused.add(match[1].lower())
-    hint = hint.format(**at.backend._asdict() | {"model": at.model})
+    at.refused |= {match[1].lower()} if match and kind == "parameter" else set()
     line = at.hide(" ".join((message or codes or "no reason given").split()))[:400]
     return BackendError(f"{at.url}: {status}: {line} ({hint})".removesuffix(" ()"), kind, wait)
 
@@ -335,32 +310,37 @@ def retry_after(headers: Any) -> float | None:
     return None
 
 
-# --- assembly ------------------------------------------------------------------------------------
+# --- replies -------------------------------------------------------------------------------------
 GROWING = "name content reasoning_content reasoning refusal text summary data arguments".split()
 TOKENS = "prompt_tokens completion_tokens total_tokens".split()
-
-
-def lines_of(blocks: Iterable[bytes]) -> Iterator[str]:
-    """The lines of a body. The SDK's own reader would split at U+2028 too, which JSON may hold."""
-    rest, size = b"", 0
-    for block in itertools.chain(blocks, [b"\n"]):
-        if (size := size + len(block)) > 50_000_000:
-            raise ValueError("the reply does not end")
-        *lines, rest = re.split(rb"\r\n|\n|\r", rest + block)
-        yield from (line.decode("utf-8", "replace") for line in lines)
+TAG = r"(?:tool_calls?|tools?|function_calls?|tool_code)"
+OPENING, CLOSING = rf"(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*", rf"(?:```(?!\w)|</{TAG}>)"
+CODE = r"^[ \t]*(?!```(?!\w)|```\w*\s*[{\[<])```.*?(?:^[ \t]*```|\Z)"  # is passed over
+CALL_START = re.compile(rf"(?ms){CODE}|^[ \t,;]*(?:{OPENING}){{0,3}}(?=[{{\[<])")
+CALL_END = re.compile(rf"[}}\]]*\s*(?:{CLOSING}|\Z|(?<=\n))\s*{CLOSING}?\s*")
+PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|\Z)", re.S)
+MAY_BE_CALL = re.compile(r"^[ \t]*(?:`{1,2}\Z|(?:```\w*\s*)?(?:[{<]|\[[{T]|\[?\Z))", re.M)
+THINK, END = r"(?<![`\"'])<think(?:ing)?>(.*?)", r"</think(?:ing)?>"
+HARMONY = r"<\|channel\|>analysis<\|message\|>(.*?)(?:<\|end\|>|\Z)"  # left whole by a server
+THOUGHT = re.compile(rf"(?s){THINK}(?:{END}|\Z)|\A((?:(?!<think).)*)(?<![`\"']){END}|{HARMONY}")
+JOINING = "\u200c\u200d\ufe00-\ufe0f"  # in scripts and emoji
+BLANKS = f"{JOINING}\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U000e0100-\U000e01ef"  # unseen
 
 
 def read_chunks(blocks: Iterable[bytes]) -> Iterator[dict]:
     """The objects in server-sent events, or the one that a body is; what is none, as an error."""
-    pending = ""
-    for line in lines_of(blocks):
-        text = "" if re.match("(event|id|retry)?:", line) else line.lstrip("\ufeff")
-        pending += "\n" + text.removeprefix("data:")
-        if pending.strip() == "[DONE]":
-            return
-        with contextlib.suppress(ValueError):  # else it goes on in the next line
-            value, pending = json.loads(pending, strict=False), ""
-            yield value if isinstance(value, dict) else {"error": [value]}
+    pending, rest, size = "", b"", 0
+    for block in itertools.chain(blocks, [b"\n"]):
+        if (size := size + len(block)) > 50_000_000:
+            raise ValueError("the reply does not end")
+        *lines, rest = re.split(rb"\r\n|\n|\r", rest + block)  # no U+2028: JSON may hold it
+        for text in (line.decode("utf-8", "replace") for line in lines):
+            pending += "\n" + re.sub(r"\A((event|id|retry)?:.*|\ufeff*(data:)?)", "", text)
+            if pending.strip() == "[DONE]":
+                return
+            with contextlib.suppress(ValueError):  # else it goes on in the next line
+                value, pending = json.loads(pending, strict=False), ""
+                yield value if isinstance(value, dict) else {"error": [value]}
     if pending.strip():
         yield {"error": pending}
 
@@ -384,15 +364,14 @@ def merged(old: Any, new: Any, key: str = "") -> Any:
 
 
 def goes_on(old: Any, new: Any, key: str) -> bool:
-    """Whether an item of a list goes on with this earlier one."""
+    """Whether an item of a list goes on with this earlier one. Ollama: not with another id."""
     old, new = as_dict(old), as_dict(new)
     last = key in ("tool_calls", "choices")  # Gemini: without an index the last one goes on
     same = last if new.get("index") is None else new["index"] == old.get("index")
-    if old.get("id") and new.get("id"):  # Ollama: a new call at a taken index
-        return same and old["id"] == new["id"]
     before, function = as_dict(old.get("function")), as_dict(new.get("function"))
     again = before.get("arguments") and function.get("name") and function.get("arguments")
-    return same and not (again and parsed(before["arguments"]) is not None)
+    again = again and parsed(before["arguments"]) is not None  # a whole call, and a new one
+    return same and (old["id"] == new["id"] if old.get("id") and new.get("id") else not again)
 
 
 def messages_of(whole: dict) -> list[dict]:
@@ -406,36 +385,24 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     messages = messages_of(whole)
     if not any("delta" not in m or m.get("finish_reason") for m in messages):
         raise ConnectionError("the reply was cut off before its end, or is empty")
-    best = next((m for m in messages if m.get("tool_calls") or m.get("function_call")), messages[0])
-    text = next(filter(None, (text_of(m.get("content")) for m in (best, *messages))), "")
-    reasoning = text_of(best.get("reasoning_content") or best.get("reasoning"))
-    reasoning += "".join(map("".join, THOUGHT.findall(text)))
+    top = next((m for m in messages if m.get("tool_calls") or m.get("function_call")), messages[0])
+    text = next(filter(None, (text_of(m.get("content")) for m in (top, *messages))), "")
+    thought = [top.get("reasoning_content") or top.get("reasoning"), *THOUGHT.findall(text)]
     text = THOUGHT.sub("", text)
-    came = best.get("tool_calls") or best.get("function_call") or []
-    calls = [clean_call(call) for call in as_list(came)]
+    calls = [*map(clean_call, as_list(top.get("tool_calls") or top.get("function_call") or []))]
     if names and not calls:
         text, calls = calls_in_text(text, names)
-        text = re.sub(r"</?tool_response>|<(\w+)>\s*</\1>", "", text)
-    refused = not text.strip() and text_of(best.get("refusal"))
+        # no answer: empty tags, and a result that a small model repeats
+        text = re.sub(r"(?s)\A\s*error: .*|</?tool_response>|<(\w+)>\s*</\1>", "", text)
+    refused = not text.strip() and text_of(top.get("refusal"))
     text = (refused or text).strip()
-    finish = "content_filter" if refused else str(best.get("finish_reason") or "stop")
-    extra = {"tool_calls": [as_sent(call) for call in calls], returns: best.get(returns)}
+    finish = "content_filter" if refused else str(top.get("finish_reason") or "stop")
+    extra = {"tool_calls": [as_sent(call) for call in calls], returns: top.get(returns)}
     message = {"role": "assistant", "content": text} | {k: v for k, v in extra.items() if k and v}
     told = as_dict(whole.get("usage"))
     usage = {k: n if isinstance(n := told.get(k), int) and 0 <= n < 10**12 else 0 for k in TOKENS}
     usage["total_tokens"] = usage["total_tokens"] or sum(usage.values())
-    return Reply(text or None, calls, finish, usage, message, reasoning)
-
-
-# --- calls ---------------------------------------------------------------------------------------
-TAG = r"(?:tool_calls?|tools?|function_calls?|tool_code)"
-OPENING, CLOSING = rf"(?:```\w*|<{TAG}>|\[TOOL_CALLS\])\s*", rf"(?:```(?!\w)|</{TAG}>)"
-CODE = r"^[ \t]*(?!```(?!\w)|```\w*\s*[{\[<])```.*?(?:^[ \t]*```|\Z)"  # is passed over
-CALL_START = re.compile(rf"(?ms){CODE}|^[ \t,;]*(?:{OPENING}){{0,3}}(?=[{{\[<])")
-CALL_END = re.compile(rf"[}}\]]*\s*(?:{CLOSING}|\Z|(?<=\n))\s*{CLOSING}?\s*")
-FUNCTION_TAG = re.compile(r"<function=([^>\s]+)>(.*?)(?:</function>|\Z)", re.S)
-PARAMETER_TAG = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|\Z)", re.S)
-MAY_BE_CALL = re.compile(r"^[ \t]*(?:`{1,2}\Z|(?:```\w*\s*)?(?:[{<]|\[[{T]|\[?\Z))", re.M)
+    return Reply(text or None, calls, finish, usage, message, text_of(thought))
 
 
 def clean_call(call: Any) -> ToolCall:
@@ -443,9 +410,8 @@ def clean_call(call: Any) -> ToolCall:
     call = as_dict(call) or {"arguments": call}
     function = as_dict(call.get("function")) or as_dict(call.get("custom")) or call
     name = re.sub(r"\A\s*functions?\.|<\|.*", "", text_of(function.get("name")), flags=re.S).strip()
-    given = next((function[k] for k in ("arguments", "parameters", "input") if k in function), None)
-    value = parsed(given)
-    text = str(given) if value is None else json.dumps(value, ensure_ascii=False)
+    given = function.get("arguments", function.get("parameters", function.get("input")))
+    text = str(given) if (value := parsed(given)) is None else json.dumps(value, ensure_ascii=False)
     fresh = os.urandom(5).hex()[:9]  # 9 letters and digits: Mistral takes no other
     return ToolCall(fresh, SimpleNamespace(name=name, arguments=text), call.get("extra_content"))
 
@@ -460,17 +426,15 @@ def as_sent(call: ToolCall) -> dict:
 
 def parsed(arguments: Any) -> dict | None:
     """The arguments as an object, also out of a fence, encoded twice, or before a stray token."""
-    try:
+    with contextlib.suppress(ValueError, RecursionError):
         while isinstance(arguments, str):
             text = re.sub(r"\A```\w*|```\Z", "", arguments.strip()).strip()
-            arguments, end = json.JSONDecoder().raw_decode(text or "{}")
-            if not re.fullmatch(r"\s*[^\s{\[\"]{0,40}", text[end:]):
-                return None
+            value, end = json.JSONDecoder().raw_decode(text or "{}")
+            arguments = value if re.fullmatch(r"\s*[^\s{\[\"]{0,40}", text[end:]) else False
         # NaN, lone surrogates, nesting and numbers beyond bounds: a server may stumble ever after
         json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
-    except (ValueError, RecursionError):
-        return None
-    return {} if arguments is None else arguments if isinstance(arguments, dict) else None
+        return {} if arguments is None else arguments if isinstance(arguments, dict) else None
+    return None
 
 
 def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
@@ -496,9 +460,8 @@ def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
 
 def decoded(text: str) -> tuple[Any, str]:
     """The JSON value or function tag that a text begins with, its braces mended, and the rest."""
-    if tag := FUNCTION_TAG.match(text):
-        arguments = dict(PARAMETER_TAG.findall(tag[2])) or tag[2]
-        return {"name": tag[1], "arguments": arguments}, text[tag.end() :]
+    if tag := re.match(r"(?s)<function=([^>\s]+)>(.*?)(?:</function>|\Z)(.*)", text):
+        return {"name": tag[1], "arguments": dict(PARAMETER.findall(tag[2])) or tag[2]}, tag[3]
     text = text[text.startswith("{{") :]  # {{...}, and below {{... {{...}} }} and {...
     closed = re.sub(r"(?=\s*(```|</|\n\s*\n|\Z))", "}", text, count=1)
     for source in (text, text.replace("{{", "{").replace("}}", "}"), closed):
@@ -506,15 +469,6 @@ def decoded(text: str) -> tuple[Any, str]:
             value, end = json.JSONDecoder(strict=False).raw_decode(source)
             return value, source[end:]
     return None, text
-
-
-# --- text ----------------------------------------------------------------------------------------
-THOUGHT = re.compile(  # the last: Harmony, where the server did not take it apart
-    r"(?s)(?<![`\"'])<think(?:ing)?>(.*?)(?:</think(?:ing)?>|\Z)|\A((?:(?!<think).)*)"
-    r"(?<![`\"'])</think(?:ing)?>|<\|channel\|>analysis<\|message\|>(.*?)(?:<\|end\|>|\Z)"
-)
-BLANK = "\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U000e0100-\U000e01ef"  # look like nothing
-JOINING = "\u200c\u200d\ufe00-\ufe0f"  # in scripts and emoji
 
 
 def as_dict(value: Any) -> dict:
@@ -529,7 +483,7 @@ def as_list(value: Any) -> list:
 
 def text_of(content: Any) -> str:
     """The text of a `content`, which may be a list of parts; with no lone half of a character."""
-    if isinstance(content, list):
+    if isinstance(content, (list, tuple)):
         return "".join(map(text_of, content))
     if isinstance(content, dict):
         thought = text_of(content.get("thinking"))  # Mistral
@@ -540,21 +494,41 @@ def text_of(content: Any) -> str:
 
 def visible(text: str, strict: bool = False) -> str:
     """The text with what a terminal obeys or hides written out. `strict`: joiners, blanks too."""
-    hiding = {"Cc", "Cf", "Cs", "Zl", "Zp", "Zs" if strict else ""}  # Unicode categories
-
-    def written_out(match: re.Match) -> str:
-        hides = match[1] or (strict if match[2] else unicodedata.category(match[0]) in hiding)
-        return match[0].encode("unicode_escape").decode() if hides else match[0]
-
     text = text if strict else text.replace("\r\n", "\n")
-    return re.sub(rf"([{BLANK}])|([{JOINING}])|[^\x20-\x7e\n\t]", written_out, text)
+    odd = set(re.sub(f"[ -~\n\t{'' if strict else JOINING}]", "", text))
+    kinds = {"Cc", "Cf", "Cs", "Zl", "Zp", "Zs" if strict else ""}  # Unicode categories
+    hiding = [c for c in odd if unicodedata.category(c) in kinds or re.match(f"[{BLANKS}]", c)]
+    return text.translate({ord(c): c.encode("unicode_escape").decode() for c in hiding})
+
+
+# --- process -------------------------------------------------------------------------------------
+def to_stderr(line: str) -> None:
+    """Print a line; where nobody can read it any more, the answer still counts."""
+    with contextlib.suppress(OSError):
+        print(line, file=sys.stderr)
+
+
+def as_process(main: Callable[[], int | None]) -> None:
+    """Run a `main` and exit with its code. What it raises becomes a line, never a traceback."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as by `>&-`
+            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115
+        getattr(sys, name).reconfigure(errors="backslashreplace")
+    for number in signal.valid_signals() & {1, 3, 15}:  # SIGHUP, SIGQUIT, SIGTERM: as Ctrl-C
+        if signal.getsignal(number) != signal.SIG_IGN:  # of nohup
+            signal.signal(number, signal.default_int_handler)
+    try:
+        code = main() or 0
+        sys.stdout.flush()
+    except BrokenPipeError:  # who reads the output has gone
+        code = 0
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as error:  # a full disk, or a fault of ours
+        to_stderr(f"error: {visible(str(error) if hasattr(error, 'kind') else repr(error))}")
+        code = 2 if getattr(error, "kind", "") == "settings" else 1
+    os._exit(code)  # not to flush once more
 
 
 if __name__ == "__main__":
-    try:
-        print(visible(complete(" ".join(sys.argv[1:]) or "Say hello.")))
-    except BackendError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2 if error.kind == "settings" else 1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    as_process(lambda: print(visible(complete(" ".join(sys.argv[1:]) or "Say hello."))))

@@ -1,8 +1,5 @@
 """The loop: send the conversation, run the tools that the model asks for, until it answers.
-
-    python harness.py [options] task words ...      "-" as a word: standard input
-    python harness.py                               a chat, on a terminal
-
+`python harness.py [options] task words ...`; "-" as a word is standard input, no words are a chat.
 `run()` knows no provider (backend.py) and no tool (tools.py); it tells one function, `watch`, all.
 In order: the loop; the trace (--resume, --replay); the terminal and its question; the options."""
 
@@ -13,7 +10,6 @@ import itertools
 import json
 import os
 import re
-import signal
 import sys
 import threading
 import time
@@ -24,12 +20,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
-from backend import BackendError, Message, Reply, ToolCall, Watch, chat, connect, setting, visible
+import backend
+from backend import BackendError, Message, Reply, ToolCall, Watch, chat, connect, env, need, visible
 from tools import REGISTRY, Approve, Tool, ToolError, check_sandbox, deny, dispatch, load_tools
 
 __version__ = "0.1.0"
+RUNS = Path(".harness", "runs")  # the traces of a workspace
 # --- the loop ------------------------------------------------------------------------------------
 SYSTEM = """\
 You answer questions about the files in the current folder. You cannot see them, so call a tool:
@@ -40,16 +38,14 @@ Reply with one tool call and nothing else, then wait for its result:
 </tool_call>
 If the result does not show the answer, call the next tool. If it does, reply in plain words."""
 ENDINGS = {  # finish_reason: the exit code, and why there is no better end
-    "stop": (0, ""),
-    "error": (1, ""),
     "content_filter": (1, "the content filter stopped the reply"),
     "max_steps": (3, "the step limit is reached"),
     "max_tokens": (3, "the token limit is reached"),
     "repeated_call": (3, "the same call came over and over"),
     "length": (3, "the answer was cut off at its length limit"),
     "empty": (3, "the model gave only empty replies, no answer"),
-    "interrupted": (130, "interrupted"),
 }
+ENDINGS |= {"stop": (0, ""), "error": (1, ""), "interrupted": (130, "interrupted")}
 CLOSING = "({}. Answer now in plain text, with what you know.)"
 REPEATED = "error: not run: you already made this same call. Use its result, or do another thing."
 HELP = "/clear forgets the conversation, /tokens counts, /exit or Ctrl-D leaves, Ctrl-C ends a turn"
@@ -72,23 +68,15 @@ class Result:
         """The limit that makes the coming model call the last one, or nothing."""
         if [call["result"] for call in self.tool_calls[-3:]] == [REPEATED] * 3:
             return "repeated_call"
-        if max_tokens and self.usage["total_tokens"] >= max_tokens:
-            return "max_tokens"
-        return "max_steps" if self.steps >= max_steps else ""
+        spent = max_tokens and self.usage["total_tokens"] >= max_tokens
+        return "max_tokens" if spent else "max_steps" if self.steps >= max_steps else ""
 
 
 def run(
-    task: str,
-    *,
-    model: Callable[..., Reply] | None = None,
-    registry: dict[str, Tool] = REGISTRY,
-    system: str = SYSTEM,
-    messages: list[Message] | None = None,
-    max_steps: int = 25,
-    max_tokens: int = 0,
-    approve: Approve = deny,
-    watch: Watch = lambda *_: None,
-) -> Result:
+    task: str, *, model: Callable[..., Reply] | None = None, registry: dict[str, Tool] = REGISTRY,
+    system: str = SYSTEM, messages: list[Message] | None = None, max_steps: int = 25,
+    max_tokens: int = 0, approve: Approve = deny, watch: Watch = lambda *_: None,
+) -> Result:  # fmt: skip
     """Work on a task until the model answers, or a limit is reached. `model` is asked in the place
     of `chat`. `messages` is a conversation to go on with, changed in place; with no task it goes on
     where it stopped. `watch` is told the events of `chat`, and "task", "reply", "call", "result"
@@ -140,30 +128,25 @@ def run(
 
 def tell(messages: list[Message], text: str) -> None:
     """Add to the last message if it is a tool's or a user's: no provider refuses that order."""
-    last = messages[-1]
-    if last["role"] in ("user", "tool"):
-        messages[-1] = last | {"content": f"{last['content']}\n\n{text}"}
-    else:
-        messages.append({"role": "user", "content": text})
+    if (last := messages[-1])["role"] not in ("user", "tool"):
+        return messages.append({"role": "user", "content": text})
+    messages[-1] = last | {"content": f"{last['content']}\n\n{text}"}
 
 
 def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) -> str:
     """What a small model needs to hear after a reply that is neither a call nor an answer."""
     text, names, last = reply.content or "", "|".join(registry) or "(?!)", messages[-1]
+    made = rf"({names})\W*{{|(?:json\W+)?name\W+\w+\W+(?:arguments|parameters)\b"
+    told = re.search(rf"(?i)\b(?:use|call|try|run) (?:the )?`?({names})\b|\A\W*(?:{made})", text)
+    if text and not told and reply.finish_reason != "tool_calls":
+        return ""
     used = [call["function"]["name"] for m in messages for call in m.get("tool_calls", [])]
-    described = rf"(?i)\b(?:use|call|try|run) (?:the )?`?({names})\b|\A\W*({names})\W*{{"
-    told, open_end = re.search(described, text), r"\Aerror: (?!not run)|^Next, "
     again = told and used and used[-1] in told.groups()  # it only tells of the call that it made
-    if not text and last["role"] != "tool":
-        call = json.dumps({"name": "".join([*registry][:1]), "arguments": {}})
-        return f"(Your reply was empty. Answer in plain words, or call a tool, as in\n{call}\n)"
-    if (again or not text) and not re.search(open_end, last["content"], re.M):
+    will_do = not re.search(r"(?m)\Aerror: (?!not run)|^Next, ", last["content"])
+    if (again or not text) and (not registry or last["role"] == "tool" and will_do):
         return "(Now answer the question in plain words.)"
-    if registry and re.match(r"\W*(json\W+)?name\W+\w+\W+(arguments|parameters)\b", text):
-        return f"(There is no such tool. The tools are: {', '.join(registry)}.)"
-    if not text or told or reply.finish_reason == "tool_calls":
-        return "(That is no answer yet. Make the next call: reply with its JSON and nothing else.)"
-    return ""
+    tools = ", ".join(registry)
+    return f"(That is no answer yet. Make the next call: its JSON, nothing else. Tools: {tools}.)"
 
 
 def ask(model: Callable, messages: list, registry: dict, watch: Watch, closing: bool) -> Reply:
@@ -171,16 +154,11 @@ def ask(model: Callable, messages: list, registry: dict, watch: Watch, closing: 
     schemas, choice = [tool.schema for tool in registry.values()], "none" if closing else None
     while True:
         try:
-            reply = model(messages, schemas, tool_choice=choice, watch=watch)
-            break
+            return model(messages, schemas, tool_choice=choice, watch=watch)
         except BackendError as error:
-            if error.kind != "context":
+            if error.kind != "context" or not shorten(messages):
                 raise
-            shorten(messages, error)
-            watch("notice", f"{error}; trying again without the oldest results")
-    if (reply.content or "").startswith("error: "):
-        reply.content = None  # a small model repeats a result: no answer
-    return reply
+            watch("notice", "too long for the model: trying again without the oldest results")
 
 
 def run_call(call: ToolCall, reply: Reply, result: Result, registry: dict, approve: Approve) -> str:
@@ -188,31 +166,29 @@ def run_call(call: ToolCall, reply: Reply, result: Result, registry: dict, appro
     name, arguments = call.function.name, call.function.arguments
     result.tool_calls.append({"name": name, "arguments": arguments})
     same = [(made["name"], made["arguments"]) for made in result.tool_calls[-3:]]
-    text = "error: not run: "
     if reply.finish_reason == "length":
-        text += "your reply was cut off at its length limit. Send a shorter one."
+        text = "error: not run: your reply was cut off at its length limit. Send a shorter one."
     elif same == [(name, arguments)] * 3:
         text = REPEATED
     elif call.words_after and name in registry and registry[name].asks:
-        text += "words stood after the call. Send the call alone, with no other text."
+        text = "error: not run: words stood after the call. Send it alone, with no other text."
     else:
         text = dispatch(name, arguments, approve, registry)
     result.tool_calls[-1]["result"] = text[:200]
     return text
 
 
-def shorten(messages: list[Message], why: BackendError) -> None:
+def shorten(messages: list[Message]) -> bool:
     """Leave out the older half of the long results; where all are new to the model, halve them."""
     last = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=0)
     long = [i for i, m in enumerate(messages) if m["role"] == "tool" and len(m["content"]) > 400]
     seen = [i for i in long if i < last]
-    if not long:
-        raise BackendError(f"{why} (nothing is left to shorten: ask for less)") from why
     for i in seen[: (len(seen) + 1) // 2] or long:
         text, quarter = messages[i]["content"], len(messages[i]["content"]) // 4
         note = f"{text[:quarter]}\n[... half of this is left out ...]\n{text[-quarter:]}"
         note = f"[left out to save room: a result of {len(text)} characters]" if seen else note
         messages[i] = messages[i] | {"content": note}
+    return bool(long)
 
 
 def settle(messages: list[Message], last_words: str = "") -> None:
@@ -226,36 +202,29 @@ def settle(messages: list[Message], last_words: str = "") -> None:
 
 
 # --- trace ---------------------------------------------------------------------------------------
-RUNS = Path(".harness", "runs")  # in the workspace
-UNREADABLE = (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
-
-
 class Trace:
     """The record of a conversation: JSON lines in LangSmith's run fields, written as things happen.
     A "chain" line opens a run, and again closes it; "llm" is a reply, "tool" a result. `inputs` has
     the messages after the first `from`, which stand in earlier lines: so a trace stays small."""
 
-    def __init__(self, path: Path, watch: Watch) -> None:
-        self.path, self.pass_on, self.session = path, watch, str(uuid.uuid4())
-        self.hide: Callable[[str], str] = str  # leaves out the key
+    def __init__(self, path: Path, terminal: "Terminal") -> None:
+        self.path, self.terminal, self.session = path, terminal, str(uuid.uuid4())
         self.messages: list[Message] = []  # the history, as the lines so far tell it
         self.turns: list[list] = []  # of each run: its first messages, and then its replies
         self.results: dict[str, str] = {}  # by call id
-        self.result: Result | None = None  # of the last run, if it has its end
         try:
             lines = path.read_text("utf-8").split("\n") if path.is_file() else [""]
             self.torn = bool(lines[-1])
             for line in lines:
                 with contextlib.suppress(json.JSONDecodeError):  # torn by a crash
                     self.learn(**json.loads(line))
-        except UNREADABLE as error:
-            told = f"{path} is no recorded run ({type(error).__name__})"
-            raise BackendError(told, "settings") from error
+            "".join(m["role"] + m["content"] for m in self.messages)  # fails where one is none
+        except Exception as error:  # noqa: BLE001  (the file may hold anything)
+            need(False, f"{path} is no recorded run ({type(error).__name__})")
 
     def learn(self, run_type: str, inputs: dict, outputs: Any, **_: Any) -> None:
         """Take in what a line tells, a new one or one that was read."""
-        done = outputs if run_type == "chain" else None
-        self.result = Result(**done | {"usage": Counter(done.get("usage"))}) if done else None
+        self.end = Result(**outputs) if run_type == "chain" and outputs else None  # of the last run
         if run_type == "tool":
             self.results[inputs["id"]] = text = outputs["output"]
             self.messages.append({"role": "tool", "tool_call_id": inputs["id"], "content": text})
@@ -271,8 +240,8 @@ class Trace:
     def watch(self, event: str, data: Any) -> None:
         """Write the line that belongs to an event of `run`, and pass the event on."""
         if event == "task":
-            self.history, self.root = data, str(uuid.uuid4())
-            self.start = self.began = datetime.now(timezone.utc)
+            self.history, self.start = data, datetime.now(timezone.utc)
+            self.root = (self.start, str(uuid.uuid4()))
             self.begin = self.write("chain", "run", None, None)
         elif event == "reply":
             self.write("llm", "chat", None, vars(data))
@@ -280,96 +249,81 @@ class Trace:
             self.call = data
         elif event == "result":
             if data != self.results.get(self.call.id, data):  # in a replay
-                self.pass_on("notice", "this result is not the recorded one")
+                self.terminal.watch("notice", "this result is not the recorded one")
             call = {"id": self.call.id, "arguments": self.call.function.arguments}
             failed = data if data.startswith(("error: ", "denied: ")) else None
             self.write("tool", self.call.function.name, call, {"output": data}, failed)
         elif event == "end":
             data.trace = str(self.path) if self.path.is_file() else None
             self.write("chain", "run", self.begin, vars(data), data.error or None)
-        self.pass_on(event, data)
+        self.terminal.watch(event, data)
 
     def write(self, kind: str, name: str, inputs: Any, outputs: Any, error: Any = None) -> dict:
         """Add a line. That it cannot be written is said once, and the run goes on."""
-        if inputs is None:  # the messages of the history that no line tells yet
-            pairs = zip(self.messages, self.history, strict=False)
-            same = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
-            inputs = {"from": same, "messages": self.history[same:]}
-        end, root = datetime.now(timezone.utc), kind == "chain"
-        run_id, start = (self.root, self.began) if root else (str(uuid.uuid4()), self.start)
-        order = [(self.began, self.root), (start, run_id)][root:]
+        same = sum(itertools.takewhile(bool, map(dict.__eq__, self.messages, self.history)))
+        inputs = inputs or {"from": same, "messages": self.history[same:]}  # what no line tells yet
+        order = [self.root] if kind == "chain" else [self.root, (self.start, str(uuid.uuid4()))]
+        (start, run_id), end = order[-1], datetime.now(timezone.utc)
         line = {
-            "id": run_id, "trace_id": self.root, "session_id": self.session,
-            "parent_run_id": None if root else self.root,
+            "id": run_id, "trace_id": self.root[1], "session_id": self.session,
+            "parent_run_id": None if kind == "chain" else self.root[1],
             "dotted_order": ".".join(f"{time:%Y%m%dT%H%M%S%fZ}{each}" for time, each in order),
             "name": name, "run_type": kind, "inputs": inputs, "outputs": outputs, "error": error,
             "start_time": start.isoformat(), "end_time": outputs and end.isoformat(),
-            "latency_ms": outputs and round((end - start).total_seconds() * 1000),
-        }  # fmt: skip
+            "latency_ms": outputs and round((end - start).total_seconds() * 1000)}  # fmt: skip
         text = "\n" * self.torn + json.dumps(line, default=vars, ensure_ascii=False) + "\n"
         self.learn(kind, inputs, outputs)
         self.start, self.torn = end, False
         try:
+            if self.path.parent == RUNS and RUNS.resolve() != Path().resolve() / RUNS:
+                raise OSError(f"{RUNS} is behind a link")  # a project's, to who knows where
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if self.path.parent == RUNS and not os.path.lexists(RUNS / ".gitignore"):
                 (RUNS / ".gitignore").write_text("*\n")
             with open(self.path, "ab", opener=lambda p, f: os.open(p, f, 0o600)) as file:
-                file.write(self.hide(text).encode("utf-8", "backslashreplace"))
+                file.write(self.terminal.hide(text).encode("utf-8", "backslashreplace"))
         except OSError as failure:
-            self.pass_on("notice", f"the run is not recorded any more: {failure}")
+            self.terminal.watch("notice", f"the run is not recorded any more: {failure}")
             self.path = Path(os.devnull)
         return inputs
 
     def reply(self, rest: list[dict], *_: Any, **__: Any) -> Reply:
         """The next of the recorded replies, in the place of `chat`."""
-        if not rest:
-            raise BackendError("the recorded run ends here")
+        need(rest, "the recorded run ends here")
         outputs = rest.pop(0)
-        made = outputs["tool_calls"]
-        calls = [ToolCall(**c | {"function": SimpleNamespace(**c["function"])}) for c in made]
-        return Reply(**outputs | {"tool_calls": calls})
+        calls = [c | {"function": SimpleNamespace(**c["function"])} for c in outputs["tool_calls"]]
+        return Reply(**outputs | {"tool_calls": [ToolCall(**call) for call in calls]})
 
 
 # --- terminal ------------------------------------------------------------------------------------
-def to_stderr(line: str) -> None:
-    """Print a line; where nobody can read it any more, the answer still counts."""
-    with contextlib.suppress(OSError):
-        print(line, file=sys.stderr)
-
-
 class Terminal:
     """The person's side of a run: progress on stderr, the answer on stdout, the question."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.lively = sys.stderr.isatty() and not options.quiet
+        self.options, self.lively = options, sys.stderr.isatty() and not options.quiet
         self.dim = "\x1b[2m{}\x1b[0m" if self.lively and not os.environ.get("NO_COLOR") else "{}"
         self.hide: Callable[[str], str] = str  # leaves out the key
         self.always: set[str] = set()  # calls that need no further question
         self.shown, self.step, self.tokens = "", 0, 0  # shown: of the answer, on stdout
         self.answered, self.waiter = threading.Event(), threading.Thread()
 
-    def line(self, text: str, dim: bool = True) -> None:
-        """A line of progress; what it holds may come from anywhere."""
-        self.clear()
-        if not self.options.quiet:
-            to_stderr((self.dim if dim else "{}").format(visible(text)))
-
-    def wait(self) -> None:
-        """A waiting sign with the seconds, until `clear`; runs in a thread."""
-        for seconds in itertools.count():
-            print("\r" + self.dim.format(f"... {seconds} s"), end="", file=sys.stderr, flush=True)
-            if self.answered.wait(1):
-                return print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        """Take the waiting sign away, and end a line of streamed text."""
+    def line(self, text: str = "", dim: bool = True) -> None:
+        """End the waiting sign, and a line of streamed text; then print a line of progress."""
         self.answered.set()
         if self.waiter.is_alive():
             self.waiter.join()
         if self.shown and not self.shown.endswith("\n"):
             print(flush=True)
         self.shown = ""
+        if text and not self.options.quiet:  # what it holds may come from anywhere
+            backend.to_stderr((self.dim if dim else "{}").format(visible(text)))
+
+    def wait(self) -> None:
+        """A waiting sign with the seconds, until `line`; runs in a thread."""
+        for seconds in itertools.count():
+            print("\r" + self.dim.format(f"... {seconds} s"), end="", file=sys.stderr, flush=True)
+            if self.answered.wait(1):
+                return print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
     def watch(self, event: str, data: Any) -> None:
         """Show an event of the run."""
@@ -377,15 +331,14 @@ class Terminal:
             text = self.hide(json.dumps(data, ensure_ascii=False))
             whole = self.options.verbose or len(text) < 2000
             self.line(f"{event}: {text if whole else f'{text[:1000]} ... {text[-1000:]}'}")
-        if event in ("task", "reply"):
-            self.step = self.step + 1 if event == "reply" else 0
-        elif event == "request" and self.lively:
+        self.step = 0 if event == "task" else self.step + (event == "reply")
+        if event == "request" and self.lively:
             self.answered.clear()
             self.waiter = threading.Thread(target=self.wait, daemon=True)
             self.waiter.start()
         elif event == "text" and sys.stdout.isatty() and not self.options.json:
             if not self.shown:
-                self.clear()
+                self.line()
             print(visible(data), end="", flush=True)
             self.shown += data
         elif event == "notice":
@@ -399,12 +352,12 @@ class Terminal:
             self.line("\n".join(f"    {line}" for line in shown) + more)
         elif event == "end":
             if data.answer and self.shown != data.answer and not self.options.json:
-                self.clear()
+                self.line()
                 print(visible(data.answer), flush=True)
-            self.tokens += (tokens := data.usage["total_tokens"])
+            self.tokens += (tokens := data.usage.get("total_tokens", 0))
             self.line(f"{data.steps} steps, {tokens} tokens, {data.seconds} s")
             if data.error:
-                to_stderr(f"error: {visible(data.error)}")
+                backend.to_stderr(f"error: {visible(data.error)}")
 
     def approve(self, tool: Tool, arguments: dict) -> tuple[bool, str]:
         """Ask the person: the whole of what would be done, default no."""
@@ -430,18 +383,12 @@ class Terminal:
                 msvcrt.getch()  # type: ignore[attr-defined]
         print("[y]es / [n]o / [a]lways this exact call: ", end="", file=sys.stderr, flush=True)
         said = sys.stdin.readline().strip()
-        if said.lower() in ("a", "always"):
-            self.always.add(key)
+        self.always |= {key} if said.lower() in ("a", "always") else set()
         reason = re.sub(r"(?i)\Ano?[:,]*(\s+|\Z)", "", said)
         return said.lower() in ("y", "yes", "a", "always"), f"the user said no. {reason}".strip()
 
 
 # --- command line --------------------------------------------------------------------------------
-def wrong_usage(told: str) -> NoReturn:
-    """What argparse calls: the same road as every other setting that is wrong."""
-    raise BackendError(f"{told} (usage: harness.py --help)", "settings")
-
-
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options; what is not given comes from the environment, or the `.env` beside this file."""
     parser = argparse.ArgumentParser(prog="harness.py", epilog="Exit codes: see the README.")
@@ -469,10 +416,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     switch("-q", "--quiet", help="no progress")
     switch("-v", "--verbose", help="whole results")
     add("--version", action="version", version=f"%(prog)s {__version__}")
-    parser.set_defaults(max_steps=setting("AGENT_MAX_STEPS") or "25", stream=sys.stderr.isatty())
-    parser.error = wrong_usage  # type: ignore[assignment]
+    parser.set_defaults(max_steps=env("AGENT_MAX_STEPS") or "25", stream=sys.stderr.isatty())
+    parser.error = lambda told: need(False, f"{told} (usage: harness.py --help)")  # type: ignore
     options = parser.parse_intermixed_args(argv)
-    given = {name: setting(name) or "1" for name in ("AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT")}
+    given = {name: env(name) or "1" for name in ("AGENT_MAX_CHARS", "AGENT_SHELL_TIMEOUT")}
     given |= {"AGENT_MAX_STEPS, --max-steps": options.max_steps, "--max-tokens": options.max_tokens}
     for name, value in given.items():
         if not re.fullmatch("[0-9]{1,9}", value) or not (int(value) or name == "--max-tokens"):
@@ -483,57 +430,49 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     words = " ".join(word for word in options.task if word != "-")
     options.task = f"{words.strip()}\n\n{piped.strip()}".strip()
     options.recorded = options.replay or options.resume is not None
-    options.chat = not options.task and not options.recorded and sys.stdin.isatty()
-    if not (options.task or options.chat or options.recorded):
+    options.chat = not options.task and not options.recorded
+    if options.replay and (options.task or options.resume is not None):
+        parser.error("--replay plays a recorded run: it takes no task and no --resume")
+    if options.chat and not sys.stdin.isatty():
         parser.error("no task: give it as words, or - to read it from standard input")
     return options
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit code."""
-    for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed, as by `>&-`
-            setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115
-        with contextlib.suppress(AttributeError):
-            getattr(sys, name).reconfigure(errors="backslashreplace")
-    options = argparse.Namespace(json="--json" in (sys.argv if argv is None else argv))
+    options, code = argparse.Namespace(json="--json" in (sys.argv if argv is None else argv)), 0
     try:
         options = parse(argv)
         result = start(options, Terminal(options))
-        code = ENDINGS[result.finish_reason][0]
     except (BackendError, ToolError) as error:
-        to_stderr(f"error: {visible(str(error))}")
+        backend.to_stderr(f"error: {visible(str(error))}")
         result = Result(finish_reason="error", error=str(error))
-        code = 2 if getattr(error, "kind", "settings") == "settings" else 1
+        code = 2 if getattr(error, "kind", "settings") == "settings" else 0
     except KeyboardInterrupt:
-        result, code = Result(finish_reason="interrupted", error="interrupted"), 130
+        result = Result(finish_reason="interrupted", error="interrupted")
     if options.json:
         print(json.dumps(vars(result)), flush=True)
-    return code
+    return code or ENDINGS[result.finish_reason][0]
 
 
 def start(options: argparse.Namespace, terminal: Terminal) -> Result:
     """Do what the options ask for: a task, a chat, or a recorded run; returns the last result."""
     for path in options.tools:
         load_tools(path)
-    os.environ["AGENT_ALLOW"] = "\n".join([setting("AGENT_ALLOW"), *options.allow])
-    os.environ["AGENT_SANDBOX"] = "1" if options.sandbox else setting("AGENT_SANDBOX")
+    os.environ["AGENT_ALLOW"] = "\n".join([env("AGENT_ALLOW"), *options.allow])
+    os.environ["AGENT_SANDBOX"] = "1" if options.sandbox else env("AGENT_SANDBOX")
     check_sandbox()
     agents = dispatch("read_file", {"path": "AGENTS.md"}) if Path("AGENTS.md").is_file() else ""
     if agents.startswith("error: "):  # it is read as the model would read it
         terminal.line(f"AGENTS.md is not used: {agents}")
     elif agents:
         options.system += f"\n\nAGENTS.md of this folder says:\n{agents}"
-    path = RUNS / f"{datetime.now():%Y%m%dT%H%M%S}-{os.urandom(3).hex()}.jsonl"
-    if options.resume == "":  # the last one
-        files = [file for file in RUNS.glob("*.jsonl") if file.is_file()]
-        path = max(files, key=os.path.getmtime, default=RUNS)
-    named = options.replay or options.resume or options.trace
-    trace = Trace(Path(named or path), terminal.watch)
-    if options.recorded and not trace.turns:
-        raise BackendError(f"there is no recorded run in {trace.path}", "settings")
-    if options.replay or options.no_trace:
-        trace.path = Path(os.devnull)
+    files = filter(Path.is_file, RUNS.glob("*.jsonl"))
+    new = RUNS / f"{datetime.now():%Y%m%dT%H%M%S}-{os.urandom(3).hex()}.jsonl"
+    usual = new if options.resume is None else max(files, key=os.path.getmtime, default=RUNS)
+    trace = Trace(Path(options.replay or options.resume or options.trace or usual), terminal)
+    need(trace.turns or not options.recorded, f"there is no recorded run in {trace.path}")
+    trace.path = Path(os.devnull) if options.replay or options.no_trace else trace.path
     how: dict[str, Any] = {"system": options.system, "max_steps": int(options.max_steps)}
     how |= {"max_tokens": int(options.max_tokens), "registry": {} if options.no_tools else REGISTRY}
     how |= {"approve": terminal.approve, "watch": trace.watch}
@@ -542,12 +481,11 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
         for history, *replies in [*trace.turns]:
             result = run("", model=functools.partial(trace.reply, replies), messages=history, **how)
         return result
-    done = trace.result if options.recorded and not options.task else None
-    if done and done.finish_reason == "stop":
-        terminal.watch("end", done)
-        return done
+    if not options.task and options.recorded and trace.end and trace.end.finish_reason == "stop":
+        terminal.watch("end", trace.end)
+        return trace.end
     endpoint = connect(options.backend, options.model, options.base_url)
-    trace.hide = terminal.hide = endpoint.hide
+    terminal.hide = endpoint.hide
     terminal.line(f"{endpoint.model} at {endpoint.url}")
     model = functools.partial(chat, backend=endpoint, stream=options.stream)
     for task in typed(messages, terminal) if options.chat else [options.task or "(Go on.)"]:
@@ -574,11 +512,4 @@ def typed(messages: list[Message], terminal: Terminal) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    for number in signal.valid_signals() & {1, 3, 15}:  # SIGHUP, SIGQUIT, SIGTERM: as Ctrl-C
-        signal.signal(number, signal.default_int_handler)
-    try:
-        code = main()
-        sys.stdout.flush()
-    except OSError as error:  # who reads the output has gone, or the disk under it is full
-        code = 0 if isinstance(error, BrokenPipeError) else 1
-    os._exit(code)  # not to flush once more
+    backend.as_process(main)

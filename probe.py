@@ -1,14 +1,12 @@
 """One raw exchange, printed: what a tool call looks like before anything is done with it.
 
 python probe.py [--raw] ["question"]   send one request with the tools, run nothing (print it too)
-python probe.py --check                try what the harness needs of the endpoint; 0: it will do
-"""
+python probe.py --check                try what the harness needs of the endpoint; 0: it will do"""
 
 import argparse
 import json
-import sys
 
-from backend import BackendError, Endpoint, Reply, chat, connect, visible
+from backend import BackendError, Endpoint, Reply, as_process, chat, connect, visible
 from tools import REGISTRY, TOOLS
 
 TOOL = {"tools": [REGISTRY["read_file"].schema]}
@@ -65,8 +63,8 @@ def show(title: str, value: object) -> None:
     print(f"{title} {visible(text)}".rstrip(), flush=True)
 
 
-def main() -> None:
-    """The command line; exits with 1 where the endpoint fails, 2 where a setting is wrong."""
+def main() -> int:
+    """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="probe.py", description="Look at one raw exchange.")
     parser.add_argument("question", nargs="*", default=["List the files in this directory."])
     parser.add_argument("--raw", action="store_true", help="print the request too")
@@ -74,22 +72,18 @@ def main() -> None:
     for name in ("--backend", "--model", "--base-url"):
         parser.add_argument(name, help="as in harness.py")
     options = parser.parse_args()
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    try:
-        endpoint = connect(options.backend, options.model, options.base_url)
-        if options.check:
-            sys.exit(check(endpoint))
-        reply, events = exchange(endpoint, " ".join(options.question), {"tools": TOOLS})
-    except (BackendError, KeyboardInterrupt) as error:
-        print(f"error: {error or 'interrupted'}", file=sys.stderr)
-        sys.exit({"settings": 2, "Ctrl-C": 130}.get(getattr(error, "kind", "Ctrl-C"), 1))
+    endpoint = connect(options.backend, options.model, options.base_url)
+    if options.check:
+        return check(endpoint)
+    reply, events = exchange(endpoint, " ".join(options.question), {"tools": TOOLS})
     calls = [f"\n  {call.function.name} {call.function.arguments}" for call in reply.tool_calls]
     if options.raw:
         show("request:", events["request"][-1])
     show("content:", reply.content or "(none)")
     show("tool_calls:", "".join(calls) or "(none)")
     show("reply:", events["chunk"][-1])
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    as_process(main)

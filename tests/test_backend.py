@@ -506,6 +506,23 @@ def test_a_refused_parameter_is_left_out_from_then_on():
     assert at.refused == {"stream_options"}
 
 
+def test_a_parameter_that_is_named_by_its_place_only_is_left_out():
+    """As FastAPI does."""
+    detail = [{"loc": ["body", "temperature"], "msg": "Extra inputs are not permitted"}]
+    with Endpoint(Raw({"detail": detail}, 422), say("x")) as endpoint:
+        at = backend.Endpoint(backend.BACKENDS["vllm"], endpoint.url, model="m", temperature=0.5)
+        assert backend.complete("Hi.", at) == "x"
+    assert ["temperature" in request for request in endpoint.requests] == [True, False]
+
+
+def test_a_parameter_that_is_refused_though_it_is_not_sent_ends_the_tries():
+    with Endpoint(Raw({"error": {"message": "no temperature"}}, 400)) as endpoint:
+        at = backend.Endpoint(backend.BACKENDS["vllm"], endpoint.url, model="m")
+        with pytest.raises(backend.BackendError, match="no temperature"):
+            backend.complete("Hi.", at)
+    assert len(endpoint.requests) == 4
+
+
 URLS = [
     ("http://127.0.0.1:1/v1/", "http://127.0.0.1:1/v1"),
     (" https://x.example/v1\n", "https://x.example/v1"),

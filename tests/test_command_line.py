@@ -11,8 +11,8 @@ from endpoint import Endpoint, Raw, call, say
 
 
 def shell(command, endpoint, **env):
-    """A command line of a shell, with H for harness.py; returns the finished process."""
-    text = command.replace("H ", f"{sys.executable} {ROOT / 'harness.py'} ")
+    """A command line of a shell, with H for harness.py and S for another script of ours."""
+    text = command.replace("H ", "S harness.py ").replace("S ", f"{sys.executable} {ROOT}/")
     return subprocess.run(
         ["bash", "-c", text], env=settings_for(endpoint, **env), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, timeout=30,
@@ -214,6 +214,23 @@ def test_a_person_at_a_terminal_is_asked(workspace):
     assert endpoint.results[0] == "(no output)\n[exit code 0]"
     assert endpoint.results[1] == "denied: the user said no. keep the folder clean"
     assert (workspace / "c.txt").exists() and not (workspace / "d.txt").exists()
+
+
+@pytest.mark.parametrize("script", ["probe.py", "backend.py"])
+def test_the_other_commands_end_quietly_too(workspace, script):
+    with Endpoint(say("Hello. " * 20_000)) as endpoint:
+        done = shell(f"S {script} | head -c 9; S {script} >&-", endpoint)
+        full = shell(f"S {script} >/dev/full", endpoint)
+    assert (len(done.stdout), done.stderr, done.returncode) == (9, "", 0)
+    assert "No space left" in full.stderr and "Traceback" not in full.stderr
+    assert full.returncode == 1
+
+
+def test_nohup_is_respected(workspace):
+    hang_up = say(call("run_shell", {"command": "kill -HUP $PPID; sleep 0.2"}))
+    with Endpoint(hang_up, say("done")) as endpoint:
+        done = shell("trap '' HUP; H -y Hi.", endpoint)
+    assert (done.returncode, done.stdout) == (0, "done\n")
 
 
 CLOSED = [  # what is closed or full, the exit code, stdout

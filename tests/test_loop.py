@@ -98,6 +98,12 @@ def test_an_empty_reply_is_nudged_once(harness):
     assert "Now answer the question" in done.endpoint.results[0]
 
 
+def test_a_result_that_the_model_repeats_is_no_answer(harness):
+    told = "error: there is no b.txt in the workspace."
+    done = harness("Hi.", replies=[say(call("read_file", {"path": "b.txt"})), say(told), say("no")])
+    assert (done.code, done.out) == (0, "no\n")
+
+
 def test_two_empty_replies_stop_with_exit_code_3(harness):
     done = harness("Hi.", replies=[say("")])
     assert done.code == 3

@@ -171,15 +171,36 @@ def test_a_shortened_conversation_is_known_to_the_trace(harness, workspace):
     assert after[-1]["content"].startswith(before[-1]["content"])
 
 
-@pytest.mark.parametrize(
-    "text", ["", "no JSON\n", "[1]\n", "{}\n", '{"run_type": "llm"}\n', "\xff\n"]
-)
+NO_ROLE = {"run_type": "chain", "inputs": {"from": 0, "messages": [{"content": "x"}]}}
+NO_TEXT = {
+    "run_type": "chain",
+    "inputs": {"from": 0, "messages": [{"role": "user", "content": None}]},
+}
+NO_RECORD = ["", "no JSON\n", "[1]\n", "{}\n", '{"run_type": "llm"}\n', "\xff\n"]
+NO_RECORD += [json.dumps(line | {"outputs": None}) for line in (NO_ROLE, NO_TEXT)]
+
+
+@pytest.mark.parametrize("text", NO_RECORD)
 def test_what_is_no_record_is_said(harness, workspace, text):
     (workspace / "r.jsonl").write_text(text, encoding="latin-1")
     for option in ("--resume", "--replay"):
         done = harness(option, "r.jsonl", "--json", env={"AGENT_BACKEND": "groq"})
         assert done.code == 2 and "no recorded run" in done.err
         assert "no recorded run" in json.loads(done.out)["error"]
+
+
+def test_a_link_does_not_lead_the_record_elsewhere(harness, workspace):
+    (elsewhere := workspace.parent / "elsewhere").mkdir()
+    (workspace / ".harness").symlink_to(elsewhere)
+    done = harness("Hi.", replies=[say("Ho.")])
+    assert (done.code, done.out) == (0, "Ho.\n") and "behind a link" in done.err
+    assert list(elsewhere.iterdir()) == []
+
+
+@pytest.mark.parametrize("more", ["And?", "--resume"])
+def test_a_replay_takes_nothing_else(harness, more):
+    done = harness("--replay", str(ROOT / "examples/tour.jsonl"), more)
+    assert done.code == 2 and "takes no task" in done.err
 
 
 def test_nothing_to_go_on_with(harness):
