@@ -1,8 +1,10 @@
 """The README says what is so: its code runs, its tables are the program's, its links lead there."""
 
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from conftest import KEY, ROOT
@@ -46,6 +48,76 @@ def test_the_tool_of_your_own_is_called(workspace, command):
         done = command("--tools", "my_tools.py", "How many words?", endpoint=endpoint)
     assert done.stdout == "Three.\n", done.stderr
     assert endpoint.results == ["3 words"]
+
+
+def commands():
+    """Each command of the README, once: the lines of its shell blocks, and those within its text."""
+    blocks = "".join(re.findall(r"```sh\n(.*?)```", README, re.S)).splitlines()
+    inline = re.findall(r"`((?:python|git diff)[ |][^`]+)`", README)
+    found = [
+        re.sub(r"\s+#.*| && \.venv/bin/python examples.*", "", line) for line in blocks + inline
+    ]
+    return list(dict.fromkeys(filter(None, found)))
+
+
+LIST, HELLO = say(call("list_dir")), say("Hello.")
+RUN = {  # what runs here, word for word: the replies, and what stands on stdout
+    '.venv/bin/python harness.py "Which functions does tools.py define?"': (
+        [LIST, HELLO],
+        "Hello.",
+    ),
+    '.venv/bin/python harness.py --backend ollama --model qwen3:8b "What is in this folder?"': (
+        [LIST, HELLO],
+        "Hello.",
+    ),
+    'cd ~/some/project && agent "Where is the port set?"': ([LIST, HELLO], "Hello."),
+    "git diff | agent review this - > review.md": ([HELLO], ""),
+    'python probe.py --raw "List the files in this directory."': ([LIST], "\n  list_dir {}\n"),
+    'python backend.py "Say hello."': ([HELLO], "Hello."),
+    "python tools.py": ([], '"name": "read_file"'),
+    "python harness.py --replay examples/tour.jsonl": ([], "workers"),
+}
+ELSEWHERE = {  # the beginning of a command, and where it runs
+    "python3 -m venv": "../.ci/run",
+    "cp .env.example": "test_command_line.py",
+    "ollama pull": "nowhere: it fetches a model for another program",
+    "alias agent=": "here, before each command",
+    "jq ": "test_trace.py",
+    "python examples/benchmark.py": "test_examples.py",
+    "python probe.py --check": "test_probe.py",
+    "python harness.py --tools": "above",
+}
+
+
+def test_every_command_is_run():
+    left = [each for each in commands() if each not in RUN]
+    assert [each for each in left if not each.startswith(tuple(ELSEWHERE))] == []
+    assert set(RUN) <= set(commands()) and len(left) >= len(ELSEWHERE)
+
+
+@pytest.mark.skipif(not Path("/bin/bash").exists(), reason="they are written for a Unix shell")
+@pytest.mark.parametrize("command", RUN)
+def test_a_command_does_what_it_says(command, workspace):
+    replies, told = RUN[command]
+    for name in [*ROOT.glob("*.py"), ROOT / "examples", ROOT / "README.md"]:
+        (workspace / name.name).symlink_to(name)
+    (workspace / ".venv/bin").mkdir(parents=True)
+    python = workspace / ".venv/bin/python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')  # a link would leave its venv
+    python.chmod(0o755)
+    (workspace / "some/project").mkdir(parents=True)
+    script = f'agent() {{ "{sys.executable}" "{ROOT}/harness.py" "$@"; }}\n{command}'
+    env = {"PATH": f"{workspace}/.venv/bin:{os.environ['PATH']}", "HOME": str(workspace)}
+    env |= {"OPENAI_API_KEY": KEY, "AGENT_MODEL": "m", "NO_COLOR": "1"}
+    with Endpoint(*replies) as endpoint:
+        env |= {"OPENAI_BASE_URL": endpoint.url} if replies else {}
+        done = subprocess.run(
+            ["/bin/bash", "-c", script], env=env, cwd=workspace, capture_output=True, text=True
+        )
+    assert done.returncode == 0 and told in done.stdout, done.stderr
+    assert len(endpoint.requests) == len(replies) and endpoint.faults == []
+    if ">" in command:
+        assert (workspace / "review.md").read_text() == "Hello.\n"
 
 
 LINKS = re.findall(r"\[`(\w+)(?:\(\))?`\]\((\w+\.py)#L(\d+)\)", README)
