@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 Message = dict[str, Any]  # role, content, and the fields of the role, as in the API
 Watch = Callable[[str, Any], None]  # "request", "chunk" (raw), "text" (as it streams), "notice"
@@ -85,7 +85,7 @@ class Endpoint:
             with contextlib.suppress(Exception):  # however the body breaks, the status counts
                 body.extend(itertools.islice(response.iter_bytes(), 20))
             text = b"".join(body).decode("utf-8", "replace")  # whatever charset it claims
-            raise explain(text, self, str(response.status_code), response.headers)
+            raise explain(text, self, response)
 
     def hide(self, text: str) -> str:
         """The text without the key. What is shorter is none, and would garble it."""
@@ -183,7 +183,7 @@ def chat(
     stream: bool = False, tool_choice: str | None = None, watch: Watch = lambda *_: None,
 ) -> Reply:  # fmt: skip
     """Send the conversation, return the reply. Raises BackendError."""
-    at, failures = backend or connect(), []
+    at, failures, handled = backend or connect(), [], sys.exc_info()[1]
     request: Message = {"model": at.model, "messages": messages, "temperature": at.temperature}
     request |= {"tools": tools, "tool_choice": tool_choice} if tools else {}
     request |= {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
@@ -191,7 +191,7 @@ def chat(
         try:
             return exchange(at, request, watch)
         except Exception as raised:  # the SDK lets httpx, JSON, URL and encoding errors through
-            error = explain(raised, at)
+            error = explain(raised, at, handled=handled)
             failures.append(error.kind)
             if (tries := failures.count(error.kind)) >= TRIES.get(error.kind, 1):
                 raise error from raised
@@ -267,8 +267,9 @@ class BackendError(Exception):
         self.kind, self.wait = kind, wait  # "settings", "context" (too long), "fatal", or of TRIES
 
 
-def explain(error: Any, at: Endpoint, status: str = "", headers: Any = None) -> BackendError:
-    """Whatever was raised, or the body of an error, as one line without the key."""
+def explain(error: Any, at: Endpoint, response: Any = None, handled: Any = None) -> BackendError:
+    """Whatever was raised, or the body of an error, as one line without the key. What the caller
+    of `chat` was handling then is no cause of it."""
     if isinstance(error, str):
         fields: list[tuple[str, Any]] = []
         with contextlib.suppress(ValueError, RecursionError):
@@ -278,11 +279,12 @@ def explain(error: Any, at: Endpoint, status: str = "", headers: Any = None) -> 
         message = ": ".join(dict.fromkeys(told)) or error
         if html := re.match(r"(?is)\s*<(?:html|!doctype|head|body)(.*<title>(.*?)<)?", message):
             message = f"a page of HTML: {html[2] or ''}"
-        status = status or next(iter(re.findall(r"\b[45]\d\d\b", codes)), "error")
+        stated = [response.status_code] if response else re.findall(r"\b[45]\d\d\b", codes)
+        status = str([*stated, "error"][0])
     else:
         chain = [error]
-        while (cause := chain[-1].__cause__ or chain[-1].__context__) and cause not in chain:
-            chain.append(cause)
+        while (why := chain[-1].__cause__ or chain[-1].__context__) not in (None, handled, *chain):
+            chain.append(why)
         if known := next((link for link in chain if isinstance(link, BackendError)), None):
             return known  # of `check`, wrapped by the SDK
         codes = " ".join(cls.__name__ for link in chain for cls in type(link).__mro__)
@@ -290,7 +292,8 @@ def explain(error: Any, at: Endpoint, status: str = "", headers: Any = None) -> 
     said = f"{status} {codes[:1000]} {message[:2000]}"
     fits = ((re.search(f"(?is){rule}", said), kind, way.format(at=at)) for rule, kind, way in RULES)
     match, kind, hint = next((fit for fit in fits if fit[0]), (None, "fatal", ""))
-    wait = {"transient": retry_after(headers or {}), "parameter": 0}.get(kind)
+    headers = response.headers if response else {}
+    wait = {"transient": retry_after(headers), "parameter": 0}.get(kind)
     if wait and wait > 60:
         kind, hint = "fatal", f"it asks to wait {wait:.0f} s: try again later"
     at.refused |= {match[1].lower()} if match and kind == "parameter" else set()
@@ -330,7 +333,7 @@ BLANKS = f"{JOINING}\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\U000e0100-\
 def read_chunks(blocks: Iterable[bytes]) -> Iterator[dict]:
     """The objects in server-sent events, or the one that a body is; what is none, as an error."""
     pending, rest, size = "", b"", 0
-    for block in itertools.chain(blocks, [b"\n"]):
+    for block in itertools.chain(blocks, [b"\n\n"]):
         if (size := size + len(block)) > 50_000_000:
             raise ValueError("the reply does not end")
         *lines, rest = re.split(rb"\r\n|\n|\r", rest + block)  # no U+2028: JSON may hold it
@@ -338,6 +341,8 @@ def read_chunks(blocks: Iterable[bytes]) -> Iterator[dict]:
             pending += "\n" + re.sub(r"\A((event|id|retry)?:.*|\ufeff*(data:)?)", "", text)
             if pending.strip() == "[DONE]":
                 return
+            if text[:1].isspace():
+                continue  # inside of a JSON body; to try each line of a long one takes minutes
             with contextlib.suppress(ValueError):  # else it goes on in the next line
                 value, pending = json.loads(pending, strict=False), ""
                 yield value if isinstance(value, dict) else {"error": [value]}
@@ -392,8 +397,7 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     calls = [*map(clean_call, as_list(top.get("tool_calls") or top.get("function_call") or []))]
     if names and not calls:
         text, calls = calls_in_text(text, names)
-        # no answer: empty tags, and a result that a small model repeats
-        text = re.sub(r"(?s)\A\s*error: .*|</?tool_response>|<(\w+)>\s*</\1>", "", text)
+        text = re.sub(r"</?tool_response>|<(\w+)>\s*</\1>", "", text)
     refused = not text.strip() and text_of(top.get("refusal"))
     text = (refused or text).strip()
     finish = "content_filter" if refused else str(top.get("finish_reason") or "stop")
@@ -508,15 +512,26 @@ def to_stderr(line: str) -> None:
         print(line, file=sys.stderr)
 
 
+def one_line(error: BaseException) -> str:
+    """What an exception says to a person. Those of ours have a kind, and say all themselves."""
+    return visible(str(error) if hasattr(error, "kind") else f"{type(error).__name__}: {error}")
+
+
 def as_process(main: Callable[[], int | None]) -> None:
     """Run a `main` and exit with its code. What it raises becomes a line, never a traceback."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as by `>&-`
             setattr(sys, name, open(os.devnull, "r+"))  # noqa: SIM115
         getattr(sys, name).reconfigure(errors="backslashreplace")
-    for number in signal.valid_signals() & {1, 3, 15}:  # SIGHUP, SIGQUIT, SIGTERM: as Ctrl-C
+
+    def ended(*_: Any) -> NoReturn:
+        """As Ctrl-C, and a chat gets no more input, so that it ends too."""
+        sys.stdin = open(os.devnull)  # noqa: SIM115
+        raise KeyboardInterrupt
+
+    for number in signal.valid_signals() & {1, 3, 15}:  # SIGHUP, SIGQUIT, SIGTERM
         if signal.getsignal(number) != signal.SIG_IGN:  # of nohup
-            signal.signal(number, signal.default_int_handler)
+            signal.signal(number, ended)
     try:
         code = main() or 0
         sys.stdout.flush()
@@ -525,7 +540,7 @@ def as_process(main: Callable[[], int | None]) -> None:
     except KeyboardInterrupt:
         code = 130
     except Exception as error:  # a full disk, or a fault of ours
-        to_stderr(f"error: {visible(str(error) if hasattr(error, 'kind') else repr(error))}")
+        to_stderr(f"error: {one_line(error)}")
         code = 2 if getattr(error, "kind", "") == "settings" else 1
     os._exit(code)  # not to flush once more
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import backend
 from backend import BackendError, Message, Reply, ToolCall, Watch, chat, connect, env, need, visible
-from tools import REGISTRY, Approve, Tool, ToolError, check_sandbox, deny, dispatch, load_tools
+from tools import REGISTRY, Approve, Tool, check_sandbox, deny, dispatch, load_tools
 
 __version__ = "0.1.0"
 RUNS = Path(".harness", "runs")  # the traces of a workspace
@@ -136,9 +136,10 @@ def tell(messages: list[Message], text: str) -> None:
 def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) -> str:
     """What a small model needs to hear after a reply that is neither a call nor an answer."""
     text, names, last = reply.content or "", "|".join(registry) or "(?!)", messages[-1]
-    made = rf"({names})\W*{{|(?:json\W+)?name\W+\w+\W+(?:arguments|parameters)\b"
+    text = "" if text.startswith("error: ") else text  # a small model repeats a result
+    made = rf"({names})\W*{{|(?:json\W+)?name[\"']\W+\w+\W+(?:arguments|parameters)[\"']"
     told = re.search(rf"(?i)\b(?:use|call|try|run) (?:the )?`?({names})\b|\A\W*(?:{made})", text)
-    if text and not told and reply.finish_reason != "tool_calls":
+    if text and not (registry and (told or reply.finish_reason == "tool_calls")):
         return ""
     used = [call["function"]["name"] for m in messages for call in m.get("tool_calls", [])]
     again = told and used and used[-1] in told.groups()  # it only tells of the call that it made
@@ -164,7 +165,7 @@ def ask(model: Callable, messages: list, registry: dict, watch: Watch, closing: 
 def run_call(call: ToolCall, reply: Reply, result: Result, registry: dict, approve: Approve) -> str:
     """The result of a call: what the tool returned, or why it was not run."""
     name, arguments = call.function.name, call.function.arguments
-    result.tool_calls.append({"name": name, "arguments": arguments})
+    result.tool_calls.append({"name": name, "arguments": arguments, "result": "interrupted"})
     same = [(made["name"], made["arguments"]) for made in result.tool_calls[-3:]]
     if reply.finish_reason == "length":
         text = "error: not run: your reply was cut off at its length limit. Send a shorter one."
@@ -213,7 +214,7 @@ class Trace:
         self.turns: list[list] = []  # of each run: its first messages, and then its replies
         self.results: dict[str, str] = {}  # by call id
         try:
-            lines = path.read_text("utf-8").split("\n") if path.is_file() else [""]
+            lines = path.read_text("utf-8").split("\n") if os.path.isfile(path) else [""]
             self.torn = bool(lines[-1])
             for line in lines:
                 with contextlib.suppress(json.JSONDecodeError):  # torn by a crash
@@ -254,7 +255,7 @@ class Trace:
             failed = data if data.startswith(("error: ", "denied: ")) else None
             self.write("tool", self.call.function.name, call, {"output": data}, failed)
         elif event == "end":
-            data.trace = str(self.path) if self.path.is_file() else None
+            data.trace = str(self.path) if os.path.isfile(self.path) else None
             self.write("chain", "run", self.begin, vars(data), data.error or None)
         self.terminal.watch(event, data)
 
@@ -405,7 +406,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     switch("--sandbox", help="run commands in bubblewrap: no network, only this folder writable")
     add("--tools", metavar="FILE.py", action="append", default=[], help="add the tools of a file")
     switch("--no-tools", help="send no tools")
-    add("--system", metavar="TEXT", default=SYSTEM, help="another system prompt")
+    add("--system", metavar="TEXT", help="another system prompt")
     add("--trace", metavar="FILE", help=f"where the run is recorded ({RUNS}/...)")
     switch("--no-trace", help="do not record the run")
     add("--resume", metavar="FILE", nargs="?", const="", help="go on with a run (the last one)")
@@ -444,10 +445,12 @@ def main(argv: list[str] | None = None) -> int:
     try:
         options = parse(argv)
         result = start(options, Terminal(options))
-    except (BackendError, ToolError) as error:
-        backend.to_stderr(f"error: {visible(str(error))}")
-        result = Result(finish_reason="error", error=str(error))
-        code = 2 if getattr(error, "kind", "settings") == "settings" else 0
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # noqa: BLE001  (wrong settings, a hostile record, a fault of ours)
+        backend.to_stderr(f"error: {backend.one_line(error)}")
+        result = Result(finish_reason="error", error=backend.one_line(error))
+        code = 2 if getattr(error, "kind", "") == "settings" else 0
     except KeyboardInterrupt:
         result = Result(finish_reason="interrupted", error="interrupted")
     if options.json:
@@ -465,15 +468,15 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
     agents = dispatch("read_file", {"path": "AGENTS.md"}) if Path("AGENTS.md").is_file() else ""
     if agents.startswith("error: "):  # it is read as the model would read it
         terminal.line(f"AGENTS.md is not used: {agents}")
-    elif agents:
-        options.system += f"\n\nAGENTS.md of this folder says:\n{agents}"
+        agents = ""
+    system = (options.system or SYSTEM) + "\n\nAGENTS.md of this folder says:\n" * bool(agents)
     files = filter(Path.is_file, RUNS.glob("*.jsonl"))
     new = RUNS / f"{datetime.now():%Y%m%dT%H%M%S}-{os.urandom(3).hex()}.jsonl"
     usual = new if options.resume is None else max(files, key=os.path.getmtime, default=RUNS)
     trace = Trace(Path(options.replay or options.resume or options.trace or usual), terminal)
     need(trace.turns or not options.recorded, f"there is no recorded run in {trace.path}")
     trace.path = Path(os.devnull) if options.replay or options.no_trace else trace.path
-    how: dict[str, Any] = {"system": options.system, "max_steps": int(options.max_steps)}
+    how: dict[str, Any] = {"system": system + agents, "max_steps": int(options.max_steps)}
     how |= {"max_tokens": int(options.max_tokens), "registry": {} if options.no_tools else REGISTRY}
     how |= {"approve": terminal.approve, "watch": trace.watch}
     result, messages = Result(), list(trace.messages) if options.recorded else []

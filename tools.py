@@ -32,6 +32,8 @@ TOOLS: list[dict] = []  # the schemas of REGISTRY, as sent to the model
 class ToolError(Exception):
     """Why a call was not carried out, and what to do next: a sentence for the model."""
 
+    kind = "settings"  # where a person gets it
+
 
 def require(condition: object, otherwise: str) -> None:
     """A guard: what the model is told where a condition does not hold."""
@@ -81,7 +83,8 @@ def schema_of(hint: Any) -> dict:
 def load_tools(path: str) -> None:
     """Run a Python file, whose @tool functions join the registry. Raises ToolError."""
     try:
-        runpy.run_path(path)
+        with contextlib.redirect_stdout(sys.stderr):  # stdout is for the answer
+            runpy.run_path(path)
     except (Exception, SystemExit) as error:  # the file may do anything
         raise ToolError(f"--tools {path}: {type(error).__name__}: {error}") from error
 
@@ -125,7 +128,8 @@ def dispatch(
         yes, reason = approve(called, values) if asks else (True, "")
         if not yes:
             return f"denied: {reason or 'the user did not allow this call'}"
-        text = str(called.function(**values)) or "(an empty result)"
+        with contextlib.redirect_stdout(sys.stderr):  # what a tool prints is no answer
+            text = str(called.function(**values)) or "(an empty result)"
     except ToolError as error:
         text = f"error: {error}"
     except OSError as error:

@@ -523,6 +523,23 @@ def test_a_parameter_that_is_refused_though_it_is_not_sent_ends_the_tries():
     assert len(endpoint.requests) == 4
 
 
+def test_what_the_caller_is_dealing_with_is_not_blamed_on_the_next_endpoint():
+    row = backend.BACKENDS["vllm"]
+    with Endpoint(Raw({"error": {"message": "bad key"}}, 401)) as endpoint:
+        try:
+            backend.complete("Hi.", backend.Endpoint(row, endpoint.url, model="m"))
+        except backend.BackendError:
+            with pytest.raises(backend.BackendError, match=r"127\.0\.0\.1:9/.*nothing listens"):
+                backend.complete("Hi.", backend.Endpoint(row, "http://127.0.0.1:9/v1", model="m"))
+
+
+def test_a_long_body_of_many_lines_is_read_at_once():
+    """Trying to read it at each of its lines would take minutes."""
+    reply = say("It is.")
+    reply["choices"][0]["logprobs"] = {"content": [{"token": "a", "bytes": [1, 2]}] * 6000}
+    assert fetch(Raw(json.dumps(reply, indent=2)))[0].content == "It is."
+
+
 URLS = [
     ("http://127.0.0.1:1/v1/", "http://127.0.0.1:1/v1"),
     (" https://x.example/v1\n", "https://x.example/v1"),

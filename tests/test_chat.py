@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 
 import pexpect
 import pytest
@@ -13,6 +14,20 @@ COLOURFUL = {"TERM": "xterm", "NO_COLOR": ""}
 
 def roles(request):
     return [message["role"] for message in request["messages"]]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("moment", ["at the prompt", "in a turn"])
+def test_a_chat_that_is_asked_to_end_ends(terminal, moment, number):
+    with Endpoint(Raw(say("never"), sleep=15)) as endpoint:
+        chat = terminal(endpoint=endpoint)
+        chat.expect("> ")
+        if moment == "in a turn":
+            chat.sendline("Take your time.")
+            chat.expect(r"\.\.\. 0 s")
+        chat.process.send_signal(number)
+        chat.expect(pexpect.EOF)
+        assert chat.process.wait(5) in (0, 130)
 
 
 def test_a_conversation_of_several_turns(terminal, workspace):

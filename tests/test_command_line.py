@@ -226,6 +226,21 @@ def test_the_other_commands_end_quietly_too(workspace, script):
     assert full.returncode == 1
 
 
+def test_what_a_tool_prints_is_no_answer(harness, workspace):
+    (workspace / "mine.py").write_text(
+        "from tools import tool\nprint('loaded')\n\n\n@tool\ndef noisy() -> str:\n"
+        "    'Make noise.'\n    print('noise')\n    return 'done'\n"
+    )
+    done = harness("--tools", "mine.py", "Go.", replies=[say(call("noisy")), say("It is.")])
+    assert done.out == "It is.\n" and "loaded\n" in done.err and "noise\n" in done.err
+    assert done.endpoint.results == ["done"]
+
+
+def test_an_empty_system_prompt_is_none(harness):
+    done = harness("--system", "", "Hi.", replies=[say("done")])
+    assert done.endpoint.requests[0]["messages"][0]["content"].startswith("You answer questions")
+
+
 def test_nohup_is_respected(workspace):
     hang_up = say(call("run_shell", {"command": "kill -HUP $PPID; sleep 0.2"}))
     with Endpoint(hang_up, say("done")) as endpoint:

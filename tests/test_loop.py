@@ -104,6 +104,34 @@ def test_a_result_that_the_model_repeats_is_no_answer(harness):
     assert (done.code, done.out) == (0, "no\n")
 
 
+def test_an_answer_that_begins_like_a_result_is_taken_the_second_time(harness):
+    told = "error: disk full. That is what the log says."
+    done = harness("What does the log say?", replies=[say(told)])
+    assert (done.code, done.out, len(done.endpoint.requests)) == (0, f"{told}\n", 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["--no-tools"], '{"name": "Bob", "parameters": {"a": 1}}'),
+        (["--no-tools"], "Use read_file."),
+        ([], "Name: run\nParameters: task, model. It works on a task."),
+        ([], "**Name** main\n**Arguments** none"),
+    ],
+)
+def test_an_answer_about_names_and_parameters_is_one(harness, arguments, text):
+    done = harness(*arguments, "Hi.", replies=[say(text), say("another")])
+    assert (done.code, done.out) == (0, f"{text}\n")
+
+
+def test_a_call_of_no_tool_that_is_written_as_text_is_asked_for_again(harness):
+    made = json.dumps({"name": "look", "arguments": {}})
+    done = harness("Hi.", replies=[say(made), say("done")])
+    assert done.out == "done\n"
+    told = done.endpoint.requests[1]["messages"][-1]["content"]
+    assert "Tools: " in told and "read_file" in told
+
+
 def test_two_empty_replies_stop_with_exit_code_3(harness):
     done = harness("Hi.", replies=[say("")])
     assert done.code == 3
@@ -208,6 +236,7 @@ def test_ctrl_c_in_a_tool_leaves_a_history_to_go_on_with(workspace):
     with Endpoint(say(*calls), say("two")) as endpoint:
         result = module.run("first", model=model_at(endpoint), approve=approve, messages=messages)
         assert result.finish_reason == "interrupted"
+        assert [made["result"] for made in result.tool_calls[1:]] == ["interrupted"]
         assert start(endpoint, "second", messages=messages).answer == "two"
     assert history_faults(messages) == [] == endpoint.faults
     assert [m["content"][:18] for m in messages if m["role"] == "tool"][1:] == [

@@ -15,6 +15,8 @@ from conftest import KEY, ROOT
 from endpoint import Endpoint, Raw, call, history_faults, say
 from langsmith.schemas import Run
 
+from harness import Result
+
 KILLS = int(os.environ.get("KILLS", "3"))
 
 
@@ -187,6 +189,17 @@ def test_what_is_no_record_is_said(harness, workspace, text):
         done = harness(option, "r.jsonl", "--json", env={"AGENT_BACKEND": "groq"})
         assert done.code == 2 and "no recorded run" in done.err
         assert "no recorded run" in json.loads(done.out)["error"]
+
+
+@pytest.mark.parametrize("wrong", [{"tool_calls": [{"bogus": 1}]}, {"usage": 7}, {"extra": 1}])
+def test_a_wrong_record_is_said_as_json_too(harness, workspace, wrong):
+    lines = (ROOT / "examples/tour.jsonl").read_text().splitlines()
+    reply = json.loads(lines[1])
+    reply["outputs"] |= wrong
+    (workspace / "r.jsonl").write_text("\n".join([lines[0], json.dumps(reply)]) + "\n")
+    done = harness("--json", "--replay", "r.jsonl")
+    assert done.code == 1 and done.err.startswith("error: ")
+    assert set(json.loads(done.out)) == set(vars(Result()))
 
 
 def test_a_link_does_not_lead_the_record_elsewhere(harness, workspace):
