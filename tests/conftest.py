@@ -19,8 +19,10 @@ ROOT = Path(__file__).resolve().parent.parent
 KEY = "test-key-93c1f0"  # must never be seen anywhere but in the request's header
 STAYING = {os.getpid()}  # the processes that live as long as the tests
 
-# A job in the background of a script ignores Ctrl-C, and all that it starts would too.
+# A job in the background of a script ignores Ctrl-C, one of nohup SIGHUP, and all that they start too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(autouse=True)
