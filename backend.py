@@ -16,6 +16,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple, NoReturn
@@ -125,6 +126,7 @@ def env(name: str) -> str:
 
 def connect(name: str | None = None, model: str | None = None, url: str | None = None) -> Endpoint:
     """The endpoint: from the arguments, the environment, or a server here. Raises BackendError."""
+    need(find_spec("openai"), "openai is not installed here: is this .venv/bin/python?")
     url = (url or env("OPENAI_BASE_URL")).strip().rstrip("/").removesuffix("/chat/completions")
     if url and "://" not in url:
         url = ("http://" if LOOPBACK.match(url) else "https://") + url
@@ -251,7 +253,6 @@ RULES = [  # a pattern of status, codes and message; the kind; what to do. The f
     ("ConnectionRefusedError", "fatal", "nothing listens there: is the server running?"),
     ("gaierror", "fatal", "the host is unknown: check the base URL and the network"),
     ("SSLError", "fatal", "no trusted TLS connection"),
-    ("ModuleNotFoundError.* 'openai'", "fatal", "is this .venv/bin/python?"),
     (r"\A(408|409|429|5\d\d)|Timeout|ConnectionError|TransportError", "transient", ""),
     ("page of HTML", "fatal", "the base URL is not that of a chat API"),
     (r"\Aerror ", "transient", "that is no chat completion"),

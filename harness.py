@@ -101,7 +101,8 @@ def run(
             if limit or reply.finish_reason == "content_filter":
                 result.finish_reason = limit or "content_filter"
                 break
-            if nudge := "" if nudge or reply.tool_calls else nudge_for(reply, messages, registry):
+            nudge = "" if nudge or reply.tool_calls else nudge_for(reply, messages, registry)
+            if nudge:  # never two in a row
                 tell(messages, nudge)
                 watch("notice", "no call and no answer: asked again")
                 continue
@@ -137,15 +138,15 @@ def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) 
     """What a small model needs to hear after a reply that is neither a call nor an answer."""
     text, names, last = reply.content or "", "|".join(registry) or "(?!)", messages[-1]
     text = "" if text.startswith("error: ") else text  # a small model repeats a result
-    made = rf"({names})\W*{{|(?:json\W+)?name[\"']\W+\w+\W+(?:arguments|parameters)[\"']"
-    told = re.search(rf"(?i)\b(?:use|call|try|run) (?:the )?`?({names})\b|\A\W*(?:{made})", text)
+    call = rf"({names})\W*{{|(?:json\W+)?name[\"']\W+\w+\W+(?:arguments|parameters)[\"']"
+    told = re.search(rf"(?i)\b(?:use|call|try|run) (?:the )?`?({names})\b|\A\W*(?:{call})", text)
     if text and not (registry and (told or reply.finish_reason == "tool_calls")):
         return ""
     used = [call["function"]["name"] for m in messages for call in m.get("tool_calls", [])]
     again = told and used and used[-1] in told.groups()  # it only tells of the call that it made
     will_do = not re.search(r"(?m)\Aerror: (?!not run)|^Next, ", last["content"])
     if (again or not text) and (not registry or last["role"] == "tool" and will_do):
-        return "(Now answer the question in plain words.)"
+        return "(Your reply was no answer. Now answer the question in plain words.)"
     tools = ", ".join(registry)
     return f"(That is no answer yet. Make the next call: its JSON, nothing else. Tools: {tools}.)"
 

@@ -77,7 +77,8 @@ def schema_of(hint: Any) -> dict:
         return schema_of(type(inner[0])) | {"enum": list(inner)}
     if kind is list:
         return {"type": "array", "items": schema_of(inner[0])}
-    return {"type": TYPES[hint]}  # a KeyError names a type that no parameter may have
+    require(hint in TYPES, f"a parameter is str, int, float, bool, list or Literal, not {hint}")
+    return {"type": TYPES[hint]}
 
 
 def load_tools(path: str) -> None:

@@ -274,6 +274,7 @@ def test_a_file_of_tools_that_ends_the_program(harness, workspace, text):
     (workspace / "mine.py").write_text(text)
     done = harness("--json", "--tools", "mine.py", "Hi.", replies=[say("Ho.")])
     assert done.code == 2
+    assert "exit" in text or "a parameter is str, int, float" in done.err
     assert json.loads(done.out)["finish_reason"] == "error"
 
 
