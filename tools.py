@@ -312,7 +312,7 @@ def read_file(path: File, start_line: Line = 1, end_line: Line | None = None) ->
     require(not resolved.is_dir(), f"{path} is a folder: use list_dir")
     for line, piece in enumerate(text_lines(resolved), 1):
         if text and (len(text) + len(piece) > room or line > (end_line or line)):
-            return f"{text}[this is not all: go on with start_line={line}]"
+            return f"{text}[cut here: start_line={line} shows more]"
         if line >= start_line and len(piece) > room:
             return f"{piece[:room]}\n[line {line} goes on, but is longer than a result may be]"
         text += piece if line >= start_line else ""

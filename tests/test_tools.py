@@ -234,11 +234,11 @@ def test_a_long_file_says_where_to_go_on(workspace, monkeypatch):
     text, start = "", 1
     for _ in range(20):
         part = run("read_file", path="long", start_line=start)
-        body, cut, rest = part.partition("[this is not all: go on with start_line=")
+        body, cut, rest = part.partition("[cut here: start_line=")
         text += body
         if not cut:
             break
-        start = int(rest.rstrip("]"))
+        start = int(rest.split()[0])
     assert text == (workspace / "long").read_text()
 
 
@@ -264,7 +264,7 @@ def test_of_a_large_file_no_more_is_read_than_asked_for(workspace):
         file.writelines(f"line {number}\n" for number in range(1, 3000))
         file.truncate(8_000_000_000)  # a hole, which takes minutes to read
     assert run("read_file", path="large", start_line=2000, end_line=2001).startswith(
-        "line 2000\nline 2001\n[this is not all: go on with start_line=2002]"
+        "line 2000\nline 2001\n[cut here: start_line=2002 shows more]"
     )
 
 
