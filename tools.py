@@ -311,7 +311,9 @@ def read_file(path: File, start_line: Line = 1, end_line: Line | None = None) ->
     resolved, text, line, room = inside(path, there=True), "", 0, number("AGENT_MAX_CHARS")
     require(not resolved.is_dir(), f"{path} is a folder: use list_dir")
     for line, piece in enumerate(text_lines(resolved), 1):
-        if text and (len(text) + len(piece) > room or line > (end_line or line)):
+        if text and line > (end_line or line):
+            return f"{text}[this is not all: go on with start_line={line}]"
+        if text and len(text) + len(piece) > room:  # in other words: small models just go on
             return f"{text}[cut here: start_line={line} shows more]"
         if line >= start_line and len(piece) > room:
             return f"{piece[:room]}\n[line {line} goes on, but is longer than a result may be]"

@@ -264,7 +264,7 @@ def test_of_a_large_file_no_more_is_read_than_asked_for(workspace):
         file.writelines(f"line {number}\n" for number in range(1, 3000))
         file.truncate(8_000_000_000)  # a hole, which takes minutes to read
     assert run("read_file", path="large", start_line=2000, end_line=2001).startswith(
-        "line 2000\nline 2001\n[cut here: start_line=2002 shows more]"
+        "line 2000\nline 2001\n[this is not all: go on with start_line=2002]"
     )
 
 
