@@ -262,8 +262,9 @@ class Trace:
 
     def write(self, kind: str, name: str, inputs: Any, outputs: Any, error: Any = None) -> dict:
         """Add a line. That it cannot be written is said once, and the run goes on."""
-        same = sum(itertools.takewhile(bool, map(dict.__eq__, self.messages, self.history)))
-        inputs = inputs or {"from": same, "messages": self.history[same:]}  # what no line tells yet
+        if inputs is None:  # the messages of the history that no line tells yet
+            same = sum(itertools.takewhile(bool, map(dict.__eq__, self.messages, self.history)))
+            inputs = {"from": same, "messages": self.history[same:]}
         order = [self.root] if kind == "chain" else [self.root, (self.start, str(uuid.uuid4()))]
         (start, run_id), end = order[-1], datetime.now(timezone.utc)
         line = {
@@ -449,8 +450,8 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001  (wrong settings, a hostile record, a fault of ours)
-        backend.to_stderr(f"error: {backend.one_line(error)}")
         result = Result(finish_reason="error", error=backend.one_line(error))
+        backend.to_stderr(f"error: {result.error}")
         code = 2 if getattr(error, "kind", "") == "settings" else 0
     except KeyboardInterrupt:
         result = Result(finish_reason="interrupted", error="interrupted")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import KEY, ROOT
+from conftest import KEY, ROOT, settings_for
 from endpoint import Endpoint, call, say
 
 import backend
@@ -107,10 +107,9 @@ def test_a_command_does_what_it_says(command, workspace):
     python.chmod(0o755)
     (workspace / "some/project").mkdir(parents=True)
     script = f'agent() {{ "{sys.executable}" "{ROOT}/harness.py" "$@"; }}\n{command}'
-    env = {"PATH": f"{workspace}/.venv/bin:{os.environ['PATH']}", "HOME": str(workspace)}
-    env |= {"OPENAI_API_KEY": KEY, "AGENT_MODEL": "m", "NO_COLOR": "1"}
+    path = f"{workspace}/.venv/bin:{os.environ['PATH']}"
     with Endpoint(*replies) as endpoint:
-        env |= {"OPENAI_BASE_URL": endpoint.url} if replies else {}
+        env = settings_for(endpoint if replies else None, PATH=path, HOME=str(workspace))
         done = subprocess.run(
             ["/bin/bash", "-c", script], env=env, cwd=workspace, capture_output=True, text=True
         )
