@@ -1,5 +1,4 @@
 """One chat call to any OpenAI-compatible endpoint, and one clean reply back.
-
 `python backend.py "Say hello."` tries the set-up. What endpoints and models get wrong is put right
 here: the loop sees one shape of reply. Parts: settings (BACKENDS, connect), chat, errors, replies.
 """
@@ -14,26 +13,21 @@ import signal
 import sys
 import time
 import unicodedata
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 Message = dict[str, Any]  # role, content, and the fields of the role, as in the API
 Watch = Callable[[str, Any], None]  # "request", "chunk" (raw), "text" (as it streams), "notice"
 
 
 # --- settings ------------------------------------------------------------------------------------
-class Backend(NamedTuple):
-    name: str
-    url: str
-    key: str | None = None  # the environment variable of its key; None: a local server needs none
-    model: str | None = None  # None: the first one that GET /v1/models names
-    returns: str | None = None  # the reasoning field that it wants back in the history
-
-
+# A row: name, base URL, environment variable of the key (local servers need none), model (or the
+# first that GET /v1/models names), and the reasoning field that it wants back in the history.
+Backend = namedtuple("Backend", "name url key model returns", defaults=(None, None, None))
 TABLE = """
 groq        https://api.groq.com/openai/v1     GROQ_API_KEY       openai/gpt-oss-120b
 openai      https://api.openai.com/v1          OPENAI_API_KEY     gpt-5-mini
@@ -59,9 +53,7 @@ LOOPBACK = re.compile(r"(?:https?://)?(?:localhost|127(?:\.\d+){3}|\[::1\])(?:[:
 
 
 @dataclass
-class Endpoint:
-    """The endpoint of a run: where it is, and what was learned about it on the way."""
-
+class Endpoint:  # of a run: where it is, and what was learned about it on the way
     backend: Backend
     url: str
     key: str = field(default="no-key", repr=False)
@@ -82,11 +74,10 @@ class Endpoint:
     def check(self, response: Any) -> None:
         """Stop at an error, before the SDK reads its body to the end, and before a redirect."""
         if not response.is_success:
-            body: list[bytes] = []
+            body = bytearray()
             with contextlib.suppress(Exception):  # however the body breaks, the status counts
-                body.extend(itertools.islice(response.iter_bytes(), 20))
-            text = b"".join(body).decode("utf-8", "replace")  # whatever charset it claims
-            raise explain(text, self, response)
+                body.extend(itertools.chain(*itertools.islice(response.iter_bytes(), 20)))
+            raise explain(body.decode("utf-8", "replace"), self, response)
 
     def hide(self, text: str) -> str:
         """The text without the key. What is shorter is none, and would garble it."""
@@ -107,9 +98,9 @@ def need(condition: Any, told: str) -> None:
 
 
 @functools.cache
-def load_env(path: Path) -> None:
+def load_env(path: str) -> None:
     """Read a `.env`, once; what is set already stays."""
-    if path.exists():
+    if os.path.exists(path):
         try:
             import dotenv  # noqa: PLC0415
 
@@ -120,7 +111,7 @@ def load_env(path: Path) -> None:
 
 def env(name: str) -> str:
     """An environment variable, or its line in `.env`, without what pasting leaves around it."""
-    load_env(Path(__file__).with_name(".env"))  # a cloned project's could send the key elsewhere
+    load_env(os.path.join(os.path.dirname(__file__), ".env"))  # a project's could move the key
     return os.environ.get(name, "").strip(" \t\r\n\"'\u201c\u201d\u2018\u2019\ufeff")
 
 
@@ -154,24 +145,12 @@ def connect(name: str | None = None, model: str | None = None, url: str | None =
 
 # --- chat ----------------------------------------------------------------------------------------
 @dataclass
-class ToolCall:
-    """A call as in the SDK: `.id`, `.function.name`, `.function.arguments` (text)."""
-
-    id: str
-    function: SimpleNamespace
-    extra_content: Any = None  # Gemini's thought signature
-    words_after: bool = False  # it was written as text, and the text went on
-
-
-@dataclass
-class Reply:
-    """What came back, made clean. `message` is what to append to the history."""
-
+class Reply:  # what came back, made clean
     content: str | None
-    tool_calls: list[ToolCall]
+    tool_calls: list[Any]  # .id, .function.name, .function.arguments (text), as in the SDK
     finish_reason: str  # as it came; "content_filter" for a refusal too
     usage: dict[str, int]  # prompt_tokens, completion_tokens, total_tokens; 0 where not told
-    message: Message
+    message: Message  # what to append to the history
     reasoning: str
 
 
@@ -237,10 +216,10 @@ CODES = "code type status param loc".split()
 RULES = [  # a pattern of status, codes and message; the kind; what to do. The first that fits
     (r"\A4(?:00|04|22).*\b(stream_options|temperature|tool_choice)\b", "parameter", "left out now"),
     (r"\A402|insufficient.(quota|balance|credit|fund)|credit balance", "fatal", "no quota is left"),
-    (r"\A413|\A(400|422|5\d\d|error)\b.*context.?(length|size|window|limit)|\A(400|422|error)\b.*("
-     r"maximum (context|input|prompt|sequence)|reduce (the length|your)|too many (\w+ )?tokens|ex"
-     r"ceed\w*.{0,40} context|token limit.{0,20}exceed|longer than the maximum|(prompt|input|reque"
-     r"st|messages?|content)\b.{0,40} (exceeds?|too (long|large)))",
+    (r"\A413|\A(400|422|5\d\d|error)\b.*context.?(length|size|window|limit)|\A(400|422|error)\b.*"
+     r"(maximum (context|input|prompt|sequence)|reduce (the length|your)|too many (\w+ )?tokens|"
+     r"exceed\w*.{0,40} context|token limit.{0,20}exceed|longer than the maximum|"
+     r"(prompt|input|request|messages?|content)\b.{0,40} (exceeds?|too (long|large)))",
      "context", "nothing is left to shorten: ask for less"),
     (r"tool_use_failed|pars\w+ tool[ _]?call|failed to call a function|malformed_function_call",
      "bad_call", "the model kept producing bad tool calls"),
@@ -269,8 +248,7 @@ class BackendError(Exception):
 
 
 def explain(error: Any, at: Endpoint, response: Any = None, handled: Any = None) -> BackendError:
-    """Whatever was raised, or the body of an error, as one line without the key. What the caller
-    of `chat` was handling then is no cause of it."""
+    """What was raised (not what its caller `handled` then), or the body of an error, as a line."""
     if isinstance(error, str):
         fields: list[tuple[str, Any]] = []
         with contextlib.suppress(ValueError, RecursionError):
@@ -293,8 +271,7 @@ def explain(error: Any, at: Endpoint, response: Any = None, handled: Any = None)
     said = f"{status} {codes[:1000]} {message[:2000]}"
     fits = ((re.search(f"(?is){rule}", said), kind, way.format(at=at)) for rule, kind, way in RULES)
     match, kind, hint = next((fit for fit in fits if fit[0]), (None, "fatal", ""))
-    headers = response.headers if response else {}
-    wait = {"transient": retry_after(headers), "parameter": 0}.get(kind)
+    wait = {"transient": retry_after(getattr(response, "headers", {})), "parameter": 0}.get(kind)
     if wait and wait > 60:
         kind, hint = "fatal", f"it asks to wait {wait:.0f} s: try again later"
     at.refused |= {match[1].lower()} if match and kind == "parameter" else set()
@@ -410,18 +387,21 @@ def clean_reply(whole: dict, names: list[str], returns: str | None) -> Reply:
     return Reply(text or None, calls, finish, usage, message, text_of(thought))
 
 
-def clean_call(call: Any) -> ToolCall:
+def clean_call(call: Any) -> SimpleNamespace:
     """A call of any shape, with a fresh id, a clean name, and JSON as arguments if it can be."""
     call = as_dict(call) or {"arguments": call}
     function = as_dict(call.get("function")) or as_dict(call.get("custom")) or call
     name = re.sub(r"\A\s*functions?\.|<\|.*", "", text_of(function.get("name")), flags=re.S).strip()
     given = function.get("arguments", function.get("parameters", function.get("input")))
     text = str(given) if (value := parsed(given)) is None else json.dumps(value, ensure_ascii=False)
-    fresh = os.urandom(5).hex()[:9]  # 9 letters and digits: Mistral takes no other
-    return ToolCall(fresh, SimpleNamespace(name=name, arguments=text), call.get("extra_content"))
+    made = SimpleNamespace(function=SimpleNamespace(name=name, arguments=text))
+    made.id = os.urandom(5).hex()[:9]  # 9 letters and digits: Mistral takes no other
+    made.extra_content = call.get("extra_content")  # Gemini's thought signature
+    made.words_after = False  # it was written as text, and the text went on
+    return made
 
 
-def as_sent(call: ToolCall) -> dict:
+def as_sent(call: SimpleNamespace) -> dict:
     """A call as it goes back: a name that every endpoint takes, arguments that are an object."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", call.function.name)[:64] or "unknown"
     arguments = "{}" if parsed(call.function.arguments) is None else call.function.arguments
@@ -436,13 +416,12 @@ def parsed(arguments: Any) -> dict | None:
             text = re.sub(r"\A```\w*|```\Z", "", arguments.strip()).strip()
             value, end = json.JSONDecoder().raw_decode(text or "{}")
             arguments = value if re.fullmatch(r"\s*[^\s{\[\"]{0,40}", text[end:]) else False
-        # NaN, lone surrogates, nesting and numbers beyond bounds: a server may stumble ever after
-        json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()
+        json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()  # servers are strict
         return {} if arguments is None else arguments if isinstance(arguments, dict) else None
     return None
 
 
-def calls_in_text(text: str, names: list[str]) -> tuple[str, list[ToolCall]]:
+def calls_in_text(text: str, names: list[str]) -> tuple[str, list[SimpleNamespace]]:
     """The words of a text, and the calls in it: on lines of their own, bare, fenced or in tags."""
     words, calls = "", []
     for _ in range(500):  # a wild text has thousands of openings
@@ -507,15 +486,13 @@ def visible(text: str, strict: bool = False) -> str:
 
 
 # --- process -------------------------------------------------------------------------------------
-def to_stderr(line: str) -> None:
-    """Print a line; where nobody can read it any more, the answer still counts."""
-    with contextlib.suppress(OSError):
-        print(line, file=sys.stderr)
-
-
-def one_line(error: BaseException) -> str:
-    """What an exception says to a person. Those of ours have a kind, and say all themselves."""
-    return visible(str(error) if hasattr(error, "kind") else f"{type(error).__name__}: {error}")
+def report(error: Any) -> str:
+    """Print why there is no answer, and return it. What is ours has a `kind`, or is a text."""
+    ours = isinstance(error, str) or hasattr(error, "kind")
+    told = visible(str(error) if ours else f"{type(error).__name__}: {error}")
+    with contextlib.suppress(OSError):  # where nobody can read it any more
+        print(f"error: {told}", file=sys.stderr)
+    return told
 
 
 def as_process(main: Callable[[], int | None]) -> None:
@@ -541,7 +518,7 @@ def as_process(main: Callable[[], int | None]) -> None:
     except KeyboardInterrupt:
         code = 130
     except Exception as error:  # a full disk, or a fault of ours
-        to_stderr(f"error: {one_line(error)}")
+        report(error)
         code = 2 if getattr(error, "kind", "") == "settings" else 1
     os._exit(code)  # not to flush once more
 

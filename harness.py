@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -23,8 +22,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import backend
-from backend import BackendError, Message, Reply, ToolCall, Watch, chat, connect, env, need, visible
-from tools import REGISTRY, Approve, Tool, check_sandbox, deny, dispatch, load_tools
+from backend import BackendError, Message, Reply, Watch, chat, connect, env, need, report, visible
+from tools import REGISTRY, Approve, Tool, dispatch, load_tools, run_shell, sandbox
 
 __version__ = "0.1.0"
 RUNS = Path(".harness", "runs")  # the traces of a workspace
@@ -38,28 +37,23 @@ Reply with one tool call and nothing else, then wait for its result:
 </tool_call>
 If the result does not show the answer, call the next tool. If it does, reply in plain words."""
 ENDINGS = {  # finish_reason: the exit code, and why there is no better end
-    "content_filter": (1, "the content filter stopped the reply"),
-    "max_steps": (3, "the step limit is reached"),
-    "max_tokens": (3, "the token limit is reached"),
-    "repeated_call": (3, "the same call came over and over"),
+    "stop": (0, ""), "error": (1, ""), "content_filter": (1, "a content filter stopped the reply"),
+    "max_steps": (3, "the step limit is reached"), "max_tokens": (3, "the token limit is reached"),
+    "repeated_call": (3, "the same call came over and over"), "interrupted": (130, "interrupted"),
     "length": (3, "the answer was cut off at its length limit"),
-    "empty": (3, "the model gave only empty replies, no answer"),
-}
-ENDINGS |= {"stop": (0, ""), "error": (1, ""), "interrupted": (130, "interrupted")}
+    "empty": (3, "the model gave only empty replies, no answer")}  # fmt: skip
 CLOSING = "({}. Answer now in plain text, with what you know.)"
 REPEATED = "error: not run: you already made this same call. Use its result, or do another thing."
 HELP = "/clear forgets the conversation, /tokens counts, /exit or Ctrl-D leaves, Ctrl-C ends a turn"
 
 
 @dataclass
-class Result:
-    """What a run came to."""
-
+class Result:  # what a run came to
     answer: str = ""  # the best text there is, also at a limit
     finish_reason: str = "stop"  # a key of ENDINGS
     steps: int = 0  # model calls
     tool_calls: list[dict] = field(default_factory=list)  # name, arguments, result (a preview)
-    usage: Counter = field(default_factory=Counter)  # prompt_, completion_ and total_tokens
+    usage: dict[str, int] = field(default_factory=dict)  # prompt_, completion_ and total_tokens
     seconds: float = 0.0
     error: str = ""
     trace: str | None = None  # the file that records it
@@ -68,14 +62,14 @@ class Result:
         """The limit that makes the coming model call the last one, or nothing."""
         if [call["result"] for call in self.tool_calls[-3:]] == [REPEATED] * 3:
             return "repeated_call"
-        spent = max_tokens and self.usage["total_tokens"] >= max_tokens
+        spent = max_tokens and self.usage.get("total_tokens", 0) >= max_tokens
         return "max_tokens" if spent else "max_steps" if self.steps >= max_steps else ""
 
 
 def run(
     task: str, *, model: Callable[..., Reply] | None = None, registry: dict[str, Tool] = REGISTRY,
     system: str = SYSTEM, messages: list[Message] | None = None, max_steps: int = 25,
-    max_tokens: int = 0, approve: Approve = deny, watch: Watch = lambda *_: None,
+    max_tokens: int = 0, approve: Approve = None, watch: Watch = lambda *_: None,
 ) -> Result:  # fmt: skip
     """Work on a task until the model answers, or a limit is reached. `model` is asked in the place
     of `chat`. `messages` is a conversation to go on with, changed in place; with no task it goes on
@@ -95,7 +89,7 @@ def run(
                 tell(messages, CLOSING.format(ENDINGS[limit][1]))
             reply = ask(model, messages, registry, watch, closing=bool(limit))
             result.steps += 1
-            result.usage.update(reply.usage)
+            result.usage = {k: n + result.usage.get(k, 0) for k, n in reply.usage.items()}
             result.answer = reply.content or result.answer  # the best there is
             watch("reply", reply)
             if limit or reply.finish_reason == "content_filter":
@@ -163,7 +157,7 @@ def ask(model: Callable, messages: list, registry: dict, watch: Watch, closing: 
             watch("notice", "too long for the model: trying again without the oldest results")
 
 
-def run_call(call: ToolCall, reply: Reply, result: Result, registry: dict, approve: Approve) -> str:
+def run_call(call: Any, reply: Reply, result: Result, registry: dict, approve: Approve) -> str:
     """The result of a call: what the tool returned, or why it was not run."""
     name, arguments = call.function.name, call.function.arguments
     result.tool_calls.append({"name": name, "arguments": arguments, "result": "interrupted"})
@@ -295,7 +289,7 @@ class Trace:
         need(rest, "the recorded run ends here")
         outputs = rest.pop(0)
         calls = [c | {"function": SimpleNamespace(**c["function"])} for c in outputs["tool_calls"]]
-        return Reply(**outputs | {"tool_calls": [ToolCall(**call) for call in calls]})
+        return Reply(**outputs | {"tool_calls": [SimpleNamespace(**call) for call in calls]})
 
 
 # --- terminal ------------------------------------------------------------------------------------
@@ -319,7 +313,8 @@ class Terminal:
             print(flush=True)
         self.shown = ""
         if text and not self.options.quiet:  # what it holds may come from anywhere
-            backend.to_stderr((self.dim if dim else "{}").format(visible(text)))
+            with contextlib.suppress(OSError):  # where nobody can read it, the answer still counts
+                print((self.dim if dim else "{}").format(visible(text)), file=sys.stderr)
 
     def wait(self) -> None:
         """A waiting sign with the seconds, until `line`; runs in a thread."""
@@ -360,7 +355,7 @@ class Terminal:
             self.tokens += (tokens := data.usage.get("total_tokens", 0))
             self.line(f"{data.steps} steps, {tokens} tokens, {data.seconds} s")
             if data.error:
-                backend.to_stderr(f"error: {visible(data.error)}")
+                report(data.error)
 
     def approve(self, tool: Tool, arguments: dict) -> tuple[bool, str]:
         """Ask the person: the whole of what would be done, default no."""
@@ -369,7 +364,7 @@ class Terminal:
             return self.options.approve != "none", "tools that change things are switched off"
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             self.line("nobody is at a terminal to ask: -y allows all, --allow an exact command")
-            return deny(tool, arguments)
+            return False, "nobody is there to approve it"
         what = json.dumps(arguments, ensure_ascii=False)
         what = arguments["command"] if set(arguments) == {"command"} else what
         what = tool.preview(**arguments) if tool.preview else what
@@ -434,10 +429,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     options.task = f"{words.strip()}\n\n{piped.strip()}".strip()
     options.recorded = options.replay or options.resume is not None
     options.chat = not options.task and not options.recorded
-    if options.replay and (options.task or options.resume is not None):
-        parser.error("--replay plays a recorded run: it takes no task and no --resume")
-    if options.chat and not sys.stdin.isatty():
-        parser.error("no task: give it as words, or - to read it from standard input")
+    alone = not options.task and options.resume is None
+    need(alone or not options.replay, "--replay takes no task and no --resume: it plays a record")
+    need(sys.stdin.isatty() or not options.chat, "no task: give it as words, or - for stdin")
     return options
 
 
@@ -450,8 +444,7 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001  (wrong settings, a hostile record, a fault of ours)
-        result = Result(finish_reason="error", error=backend.one_line(error))
-        backend.to_stderr(f"error: {result.error}")
+        result = Result(finish_reason="error", error=report(error))
         code = 2 if getattr(error, "kind", "") == "settings" else 0
     except KeyboardInterrupt:
         result = Result(finish_reason="interrupted", error="interrupted")
@@ -466,7 +459,8 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
         load_tools(path)
     os.environ["AGENT_ALLOW"] = "\n".join([env("AGENT_ALLOW"), *options.allow])
     os.environ["AGENT_SANDBOX"] = "1" if options.sandbox else env("AGENT_SANDBOX")
-    check_sandbox()
+    told = run_shell("true") if sandbox() else "[exit code 0]"  # rather not run than run without
+    need(told.endswith("[exit code 0]"), f"the sandbox does not start: {told}")
     agents = dispatch("read_file", {"path": "AGENTS.md"}) if Path("AGENTS.md").is_file() else ""
     if agents.startswith("error: "):  # it is read as the model would read it
         terminal.line(f"AGENTS.md is not used: {agents}")

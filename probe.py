@@ -1,5 +1,4 @@
 """One raw exchange, printed: what a tool call looks like before anything is done with it.
-
 python probe.py [--raw] ["question"]   send one request with the tools, run nothing (print it too)
 python probe.py --check                try what the harness needs of the endpoint; 0: it will do"""
 

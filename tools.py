@@ -1,9 +1,7 @@
 """What the model may do: functions, their JSON schemas, the registry, and the guards.
-
-The model is not trusted: what it asks for may have been written by whoever wrote a file that it
-read. Each call is checked, kept inside the workspace (the working directory), bounded in time and
-size, and answered with a text. `python tools.py` prints the schemas as the model sees them.
-In order: registry (@tool), dispatch (the ladder of guards), paths, reading, writing, commands."""
+The model is not trusted: a file that it read may speak through it. Each call is checked, kept in
+the workspace (the working directory), bounded in time and size, and answered with a text. `python
+tools.py` prints the schemas. In order: registry, dispatch, paths, reading, writing, commands."""
 
 import contextlib
 import difflib
@@ -41,9 +39,7 @@ def require(condition: object, otherwise: str) -> None:
         raise ToolError(otherwise)
 
 
-class Tool(NamedTuple):
-    """A function that the model may call."""
-
+class Tool(NamedTuple):  # a function that the model may call
     name: str
     function: Callable[..., Any]  # takes the arguments by name; what it returns is made a text
     schema: dict  # as sent: {"type": "function", "function": {name, description, parameters}}
@@ -93,19 +89,12 @@ def load_tools(path: str) -> None:
 # --- dispatch ------------------------------------------------------------------------------------
 DEFAULTS = {"AGENT_MAX_CHARS": 10_000, "AGENT_SHELL_TIMEOUT": 120}  # characters, seconds
 NUMBER_AS: dict = {"string": str, "number": float, "integer": lambda n: n if n % 1 else int(n)}
-Approve = Callable[[Tool, dict], tuple[bool, str]]  # yes or no, and the reason of a no
+Approve = Callable[[Tool, dict], tuple[bool, str]] | None  # yes or no, and the reason of a no
 
 
-def deny(tool: Tool, arguments: dict) -> tuple[bool, str]:
-    """The approval where nobody can be asked."""
-    return False, "nobody is there to approve it"
-
-
-def dispatch(
-    name: str, arguments: str | dict, approve: Approve = deny, registry: dict[str, Tool] = REGISTRY
-) -> str:
-    """Run one call and return its result, a text that is never empty. Never raises, Ctrl-C aside:
-    what goes wrong is "error: " and what to do next, what was not allowed is "denied: " and why."""
+def dispatch(name: str, arguments: Any, approve: Approve = None, registry: dict = REGISTRY) -> str:
+    """Run a call, its arguments JSON or a dict, and return its result, a text that is never empty.
+    Never raises, Ctrl-C aside: "error: " and what to do next, or "denied: " and why are results."""
     try:
         called: Any = registry.get(name)
         require(called, f"there is no tool {name!r}. The tools are: {', '.join(registry)}")
@@ -115,7 +104,7 @@ def dispatch(
         takes = f"{called.name} takes: {', '.join(properties) or 'no arguments'}. As in\n{example}"
         try:
             given = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
-            json.dumps(given, allow_nan=False)  # NaN is JSON to Python only
+            json.dumps(given, allow_nan=False, ensure_ascii=False).encode()  # stricter than Python
         except (ValueError, RecursionError) as error:
             require(False, f"the arguments are not valid JSON ({str(error)[:80]}). {takes}")
         require(isinstance(given, dict), f"the arguments must be one JSON object. {takes}")
@@ -126,17 +115,14 @@ def dispatch(
             require(given.get(key) is not None, f"the argument {key!r} is missing. {takes}")
         values = {k: checked_value(k, v, properties[k]) for k, v in given.items() if v is not None}
         asks = called.asks(**values) if callable(called.asks) else called.asks
-        yes, reason = approve(called, values) if asks else (True, "")
+        yes, reason = approve(called, values) if asks and approve else (not asks, "")
         if not yes:
-            return f"denied: {reason or 'the user did not allow this call'}"
+            return f"denied: {reason or 'nobody has approved it'}"
         with contextlib.redirect_stdout(sys.stderr):  # what a tool prints is no answer
             text = str(called.function(**values)) or "(an empty result)"
-    except ToolError as error:
-        text = f"error: {error}"
-    except OSError as error:
-        text = f"error: {error.strerror or error}: {error.filename or name}"
     except (Exception, SystemExit) as error:  # a tool of the user's may raise anything
-        text = f"error: {name} failed: {type(error).__name__}: {error}"
+        other = f"{name} failed: {type(error).__name__}: {error}. Try other arguments."
+        text = f"error: {error if isinstance(error, (ToolError, OSError)) else other}"
     left = len(text) - (most := number("AGENT_MAX_CHARS"))
     return text if left <= 500 else f"{text[:most]}\n[{left} more characters are left out]"
 
@@ -152,8 +138,6 @@ def checked_value(name: str, value: Any, schema: dict) -> Any:
     value = NUMBER_AS[kind](value) if kind in NUMBER_AS and type(value) in (int, float) else value
     require(TYPES.get(type(value)) == kind, f"the argument {name!r} must be of type {kind}")
     require(not options or value in options, f"the argument {name!r} must be one of {options}")
-    whole = not re.search("[\ud800-\udfff]", str(value))
-    require(whole, f"the argument {name!r} has a broken character (a lone surrogate)")
     return value
 
 
@@ -211,34 +195,26 @@ def safely(path: str, flags: int) -> int:
     if os.path.isfile(descriptor) and place == path:  # not behind a link that came meanwhile
         return descriptor
     os.close(descriptor)
-    raise OSError(0, "not a regular file", os.path.basename(path))
+    raise OSError(f"{os.path.basename(path)} is not a regular file")
 
 
 def text_lines(path: Path) -> Iterator[str]:
     """The lines of a text file, read as they are asked for; a very long one comes in pieces."""
     with open(path, encoding="utf-8", errors="replace", newline="\n", opener=safely) as file:
         if "\0" in file.read(4096):
-            raise OSError(0, "a binary file, which cannot be shown", path.name)
+            raise OSError(f"{path.name} is a binary file, which cannot be shown")
         file.seek(0)
         yield from iter(lambda: file.readline(100_000), "")
 
 
-def entries(folder: Path) -> list[os.DirEntry]:
-    """What is in a folder, its folders last: nothing protected, nothing behind a new link."""
-    with os.scandir(folder) as found:
-        most = MOST_ENTRIES if os.path.realpath(folder) == str(folder) else 0
-        seen = [entry for entry in itertools.islice(found, most) if not is_protected(entry.name)]
-    return sorted(seen, key=lambda entry: (entry.is_dir(follow_symlinks=False), entry.name))
-
-
-def walk(folder: str = "") -> Iterator[str]:
-    """The files in a folder and below; no link is entered, and no folder that is LEFT_OUT."""
-    with contextlib.suppress(OSError):
-        for entry in entries(Path().resolve() / folder):
-            if not entry.is_dir(follow_symlinks=False):
-                yield folder + entry.name
-            elif entry.name not in LEFT_OUT and folder.count("/") < 60:  # deeper takes minutes
-                yield from walk(f"{folder}{entry.name}/")
+def walk() -> Iterator[str]:
+    """The files of the workspace; no link is entered, and no folder that is LEFT_OUT."""
+    for folder, folders, files in os.walk("."):
+        names = [name for name in sorted(folders) if not (name in LEFT_OUT or is_protected(name))]
+        folders[:] = names if folder.count(os.sep) < 60 else []  # deeper takes minutes
+        for name in sorted(files):
+            if not is_protected(name):
+                yield os.path.join(folder, name)[2:].replace(os.sep, "/")
 
 
 def files_like(pattern: str) -> list[str]:
@@ -248,10 +224,7 @@ def files_like(pattern: str) -> list[str]:
     pattern = pattern.rstrip("/") + "/**" if inside(pattern).is_dir() else anywhere + pattern
     tokens = re.findall(r"(?s)\*\*/|\*\*|\[\^?.[^\]]*\]|.", pattern.replace("[!", "[^"))
     parts = (GLOB.get(each) or (each if len(each) > 1 else re.escape(each)) for each in tokens)
-    try:
-        wanted = re.compile("".join(parts))
-    except re.error as error:
-        raise ToolError(f"the glob pattern {pattern!r} is not valid: {error}") from None
+    wanted = re.compile("".join(parts))
     return [path for path in itertools.islice(walk(), MOST_ENTRIES) if wanted.fullmatch(path)]
 
 
@@ -288,7 +261,8 @@ def list_dir(path: Annotated[str, "Folder."] = ".") -> str:
     """List the files and folders in one folder."""
     folder = inside(path, there=True)
     require(folder.is_dir(), f"{path} is a file: use read_file")
-    names = sorted(each.name + "/" * os.path.isdir(each.path) for each in entries(folder))
+    seen = itertools.islice(folder.iterdir(), MOST_ENTRIES)
+    names = sorted(e.name + "/" * e.is_dir() for e in seen if not is_protected(e.name))
     folders = sum(name.endswith("/") for name in names)
     return fit_lines(names, f"{len(names) - folders} files, {folders} folders")
 
@@ -300,8 +274,8 @@ def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "
     files = files_like(glob_pattern)
     such = ", such as README.md" if "README.md" in files and len(files) > 20 else ""
     advice = f"\nNext, read the file you need with read_file{such}."  # names are no contents yet
-    told = fit_lines(files, f"{len(files)} files") + advice * (not glob_pattern.strip("./*"))
-    return told if files else f"no files match {glob_pattern}"
+    told = fit_lines(files, f"{len(files)} files" if files else f"no files match {glob_pattern}")
+    return told + advice * (not glob_pattern.strip("./*"))
 
 
 @tool
@@ -359,16 +333,15 @@ def difference(path: Path, before: str, after: str) -> str:
 
 def changed(path: str, new: str, old: str | None = None) -> tuple[Path, str, str]:
     """A file, and its text before and after `new` takes the place of `old`, or else of all."""
-    where = inside(path, there=old is not None)
-    if old is None and not where.exists():
-        return where, "", new
-    with open(where, encoding="utf-8", errors="surrogateescape", newline="", opener=safely) as file:
-        text = file.read(LARGEST + 1)
+    file, text = inside(path, there=old is not None), ""
+    if file.exists():
+        require(os.access(file, os.W_OK), f"{path} is read-only")
+        with open(file, encoding="utf-8", errors="surrogateescape", newline="", opener=safely) as f:
+            text = f.read(LARGEST + 1)
     require(not re.search("[\udc80-\udcff]", text), f"{path} is no UTF-8 text")
     require(len(text) <= LARGEST, f"{path} is too large to edit")
-    require(os.access(where, os.W_OK), f"{path} is read-only")
     if old is None:
-        return where, text, new
+        return file, text, new
     if "\r\n" in text:  # the file's line endings are kept
         new, old = re.sub(r"\r?\n", "\r\n", new), re.sub(r"\r?\n", "\r\n", old)
     require(old not in ("", new), "`old` is empty or the same as `new`: nothing to change")
@@ -378,7 +351,7 @@ def changed(path: str, new: str, old: str | None = None) -> tuple[Path, str, str
         near = difflib.get_close_matches(old.split("\n")[0], text.split("\n")[:5000], 1, 0.6)
         hint = f"The nearest line is {near[0]!r}" if near else "read_file shows what it holds"
         raise ToolError(f"`old` was not found in {path}. Copy it exactly. {hint}.")
-    return where, text, text.replace(old, new)
+    return file, text, text.replace(old, new)
 
 
 @tool(asks=True, preview=lambda path, old, new: difference(*changed(path, new, old)))
@@ -449,12 +422,6 @@ def sandbox() -> list[str]:
         argv += empty if secret.is_dir() else ["--ro-bind", "/dev/null", secret]
     argv += ["--ro-bind", git, git] if git.exists() else ["--tmpfs", git, "--remount-ro", git]
     return [*map(str, argv), "--remount-ro", "/"]
-
-
-def check_sandbox() -> None:
-    """A probe: raise ToolError where AGENT_SANDBOX is set and nothing can be run in a sandbox."""
-    told = run_shell("true") if sandbox() else "[exit code 0]"
-    require(told.endswith("[exit code 0]"), f"the sandbox does not start: {told}")
 
 
 @tool(asks=lambda command, timeout=None: not allowed_argv(command))

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import harness
-from backend import ToolCall, visible
+from backend import visible
 
 COLUMNS, CELL, LINE = 80, 8.4, 20  # the last two in pixels
 STYLES = {"1": "bold", "2": "dim", "32": "green"}
@@ -58,7 +58,7 @@ def show(terminal: harness.Terminal, line: dict, resume: str) -> None:
     kind, inputs, outputs = line["run_type"], line["inputs"], line["outputs"]
     if kind == "tool":
         function = SimpleNamespace(name=line["name"], arguments=inputs["arguments"])
-        terminal.watch("call", ToolCall(id=inputs["id"], function=function))
+        terminal.watch("call", SimpleNamespace(id=inputs["id"], function=function))
         terminal.watch("result", outputs["output"])
     elif kind == "llm":
         terminal.watch("text", outputs["content"] or "")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import backend
 import harness
-from tools import REGISTRY, deny, dispatch
+from tools import REGISTRY, dispatch
 
 quickly = settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -135,7 +135,7 @@ def test_whatever_comes_the_history_is_one_that_every_endpoint_takes(
 )
 def test_no_argument_string_makes_dispatch_raise(name, raw, workspace):
     (workspace / "a.txt").write_text("alpha\n")
-    result = dispatch(name, raw, deny)
+    result = dispatch(name, raw)
     assert isinstance(result, str) and result
 
 
