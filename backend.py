@@ -394,11 +394,9 @@ def clean_call(call: Any) -> SimpleNamespace:
     name = re.sub(r"\A\s*functions?\.|<\|.*", "", text_of(function.get("name")), flags=re.S).strip()
     given = function.get("arguments", function.get("parameters", function.get("input")))
     text = str(given) if (value := parsed(given)) is None else json.dumps(value, ensure_ascii=False)
-    made = SimpleNamespace(function=SimpleNamespace(name=name, arguments=text))
-    made.id = os.urandom(5).hex()[:9]  # 9 letters and digits: Mistral takes no other
-    made.extra_content = call.get("extra_content")  # Gemini's thought signature
-    made.words_after = False  # it was written as text, and the text went on
-    return made
+    fresh, extra = os.urandom(5).hex()[:9], call.get("extra_content")  # Mistral takes no other id
+    function = SimpleNamespace(name=name, arguments=text)
+    return SimpleNamespace(id=fresh, function=function, extra_content=extra, words_after=False)
 
 
 def as_sent(call: SimpleNamespace) -> dict:
@@ -406,7 +404,7 @@ def as_sent(call: SimpleNamespace) -> dict:
     name = re.sub(r"[^A-Za-z0-9_-]", "_", call.function.name)[:64] or "unknown"
     arguments = "{}" if parsed(call.function.arguments) is None else call.function.arguments
     sent = {"id": call.id, "type": "function", "function": {"name": name, "arguments": arguments}}
-    return sent | ({"extra_content": call.extra_content} if call.extra_content else {})
+    return sent | ({"extra_content": call.extra_content} if call.extra_content else {})  # Gemini's
 
 
 def parsed(arguments: Any) -> dict | None:
@@ -437,7 +435,7 @@ def calls_in_text(text: str, names: list[str]) -> tuple[str, list[SimpleNamespac
         else:
             end = text.find("\n", start.end()) + 1 or len(text)
             words, text = words + text[:end], text[end:]
-    for call, place in calls:
+    for call, place in calls:  # whether the text went on after it
         call.words_after = bool(words[place:].strip() or text.strip())
     return words + text, [call for call, _ in calls]
 
