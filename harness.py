@@ -136,13 +136,10 @@ def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) 
     told = re.search(rf"(?i)\b(?:use|call|try|run) (?:the )?`?({names})\b|\A\W*(?:{call})", text)
     if text and not (registry and (told or reply.finish_reason == "tool_calls")):
         return ""
-    used = [call["function"]["name"] for m in messages for call in m.get("tool_calls", [])]
-    again = told and used and used[-1] in told.groups()  # it only tells of the call that it made
     will_do = not re.search(r"(?m)\Aerror: (?!not run)|^Next, ", last["content"])
-    if (again or not text) and (not registry or last["role"] == "tool" and will_do):
+    if not text and (not registry or last["role"] == "tool" and will_do):
         return "(Your reply was no answer. Now answer the question in plain words.)"
-    tools = ", ".join(registry)
-    return f"(That is no answer yet. Make the next call: its JSON, nothing else. Tools: {tools}.)"
+    return f"(That is no answer yet. Make the next call: its JSON, nothing else. Tools: {names}.)"
 
 
 def ask(model: Callable, messages: list, registry: dict, watch: Watch, closing: bool) -> Reply:
