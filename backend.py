@@ -74,10 +74,10 @@ class Endpoint:  # of a run: where it is, and what was learned about it on the w
     def check(self, response: Any) -> None:
         """Stop at an error, before the SDK reads its body to the end, and before a redirect."""
         if not response.is_success:
-            body = bytearray()
+            body: list[bytes] = []
             with contextlib.suppress(Exception):  # however the body breaks, the status counts
-                body.extend(itertools.chain(*itertools.islice(response.iter_bytes(), 20)))
-            raise explain(body.decode("utf-8", "replace"), self, response)
+                body.extend(itertools.islice(response.iter_bytes(), 20))
+            raise explain(b"".join(body).decode("utf-8", "replace"), self, response)
 
     def hide(self, text: str) -> str:
         """The text without the key. What is shorter is none, and would garble it."""

@@ -275,7 +275,7 @@ def list_files(glob_pattern: Annotated[str, "For example **/*.py or docs/*"] = "
     such = ", such as README.md" if "README.md" in files and len(files) > 20 else ""
     advice = f"\nNext, read the file you need with read_file{such}."  # names are no contents yet
     told = fit_lines(files, f"{len(files)} files" if files else f"no files match {glob_pattern}")
-    return told + advice * (not glob_pattern.strip("./*"))
+    return told + advice * bool(files and not glob_pattern.strip("./*"))
 
 
 @tool

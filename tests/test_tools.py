@@ -463,6 +463,11 @@ def test_a_hard_link_is_replaced_and_not_written_through(workspace):
     assert (workspace.parent / "outside.txt").read_text() == "as it was"
 
 
+def test_an_empty_folder_has_nothing_to_read(workspace):
+    assert run("list_files") == "(no files match **/*)"
+    assert run("list_dir") == "(0 files, 0 folders)"
+
+
 def test_a_tree_of_very_deep_folders_takes_no_time(workspace):
     deep = os.open(".", os.O_RDONLY)
     for _ in range(900):
