@@ -89,7 +89,7 @@ def run(
                 tell(messages, CLOSING.format(ENDINGS[limit][1]))
             reply = ask(model, messages, registry, watch, closing=bool(limit))
             result.steps += 1
-            result.usage = {k: n + result.usage.get(k, 0) for k, n in reply.usage.items()}
+            result.usage |= {k: n + result.usage.get(k, 0) for k, n in reply.usage.items()}
             result.answer = reply.content or result.answer  # the best there is
             watch("reply", reply)
             if limit or reply.finish_reason == "content_filter":
@@ -163,7 +163,7 @@ def run_call(call: Any, reply: Reply, result: Result, registry: dict, approve: A
         text = "error: not run: your reply was cut off at its length limit. Send a shorter one."
     elif same == [(name, arguments)] * 3:
         text = REPEATED
-    elif call.words_after and name in registry and registry[name].asks:
+    elif getattr(call, "words_after", False) and name in registry and registry[name].asks:
         text = "error: not run: words stood after the call. Send it alone, with no other text."
     else:
         text = dispatch(name, arguments, approve, registry)

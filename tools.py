@@ -117,12 +117,12 @@ def dispatch(name: str, arguments: Any, approve: Approve = None, registry: dict 
         asks = called.asks(**values) if callable(called.asks) else called.asks
         yes, reason = approve(called, values) if asks and approve else (not asks, "")
         if not yes:
-            return f"denied: {reason or 'nobody has approved it'}"
+            return f"denied: {reason or 'it was not allowed'}"
         with contextlib.redirect_stdout(sys.stderr):  # what a tool prints is no answer
             text = str(called.function(**values)) or "(an empty result)"
     except (Exception, SystemExit) as error:  # a tool of the user's may raise anything
         other = f"{name} failed: {type(error).__name__}: {error}. Try other arguments."
-        text = f"error: {error if isinstance(error, (ToolError, OSError)) else other}"
+        text = f"error: {(isinstance(error, (ToolError, OSError)) and str(error)) or other}"
     left = len(text) - (most := number("AGENT_MAX_CHARS"))
     return text if left <= 500 else f"{text[:most]}\n[{left} more characters are left out]"
 
@@ -261,8 +261,8 @@ def list_dir(path: Annotated[str, "Folder."] = ".") -> str:
     """List the files and folders in one folder."""
     folder = inside(path, there=True)
     require(folder.is_dir(), f"{path} is a file: use read_file")
-    seen = itertools.islice(folder.iterdir(), MOST_ENTRIES)
-    names = sorted(e.name + "/" * e.is_dir() for e in seen if not is_protected(e.name))
+    seen = itertools.islice(os.scandir(folder), MOST_ENTRIES)
+    names = sorted(e.name + "/" * os.path.isdir(e) for e in seen if not is_protected(e.name))
     folders = sum(name.endswith("/") for name in names)
     return fit_lines(names, f"{len(names) - folders} files, {folders} folders")
 

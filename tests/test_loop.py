@@ -2,6 +2,7 @@
 
 import functools
 import json
+from types import SimpleNamespace
 
 import pytest
 from endpoint import Endpoint, Raw, call, history_faults, say
@@ -249,6 +250,19 @@ def test_an_assistant_may_have_tools_of_its_own_only(workspace):
         start(endpoint, registry={"list_dir": REGISTRY["list_dir"]})
     assert [t["function"]["name"] for t in endpoint.requests[0]["tools"]] == ["list_dir"]
     assert endpoint.results[0].startswith("error: there is no tool 'run_shell'")
+
+
+def test_a_model_may_be_any_function_with_calls_as_the_sdk_has_them(workspace):
+    function = SimpleNamespace(name="run_shell", arguments='{"command": "true"}')
+    made = SimpleNamespace(id="call_1", function=function)
+    message = {"role": "assistant", "content": "", "tool_calls": [{"id": "call_1"}]}
+    replies = [
+        backend.Reply(None, [made], "tool_calls", {"total_tokens": 5}, message, ""),
+        backend.Reply("done", [], "stop", {}, {"role": "assistant", "content": "done"}, ""),
+    ]
+    result = module.run("Do it.", model=lambda *_, **__: replies.pop(0))
+    assert (result.answer, result.usage) == ("done", {"total_tokens": 5})
+    assert result.tool_calls[0]["result"] == "denied: it was not allowed"
 
 
 def test_the_result_has_what_the_run_came_to(workspace):

@@ -142,7 +142,7 @@ def test_a_tool_of_the_users_may_fail_in_any_way():
 
 
 @pytest.mark.parametrize(
-    "error", [SystemExit(3), RecursionError("deep"), ValueError("x" * 1_000_000)]
+    "error", [SystemExit(3), RecursionError("deep"), ValueError("x" * 1_000_000), TimeoutError()]
 )
 def test_no_failure_of_a_tool_ends_the_run_or_fills_the_context(error):
     def boom():
@@ -198,11 +198,7 @@ READS = [
     ("list_files", {"glob_pattern": "*.{py,ini}"}, "config/settings.ini\nsrc/main.py\n(2 files"),
     ("list_files", {"glob_pattern": "src/[lm]*.py"}, "src/main.py\n"),
     ("list_files", {"glob_pattern": "src/[!m]*.py"}, "(no files match"),
-    (
-        "list_files",
-        {"glob_pattern": "[z-a]"},
-        "error: list_files failed: error: bad character range z-a",
-    ),
+    ("list_files", {"glob_pattern": "[z-a]"}, "error: list_files failed: "),
     ("search_text", {"query": "alpha"}, "src/deep/er.txt:1: alpha\n(1 matches in 1 files)"),
     ("search_text", {"query": "def \\w+\\("}, "src/main.py:4: def main():\n(1 matches in 1 files)"),
     ("search_text", {"query": "main("}, "src/main.py:4: def main():\n"),
@@ -461,6 +457,12 @@ def test_a_hard_link_is_replaced_and_not_written_through(workspace):
     os.link(workspace.parent / "outside.txt", workspace / "hard")
     assert run("write_file", path="hard", content="new") == "replaced hard"
     assert (workspace.parent / "outside.txt").read_text() == "as it was"
+
+
+def test_an_entry_that_cannot_be_followed_does_not_hide_the_others(workspace):
+    (workspace / "a.txt").touch()
+    (workspace / "long").symlink_to("x" * 300)
+    assert run("list_dir") == "a.txt\nlong\n(2 files, 0 folders)"
 
 
 def test_an_empty_folder_has_nothing_to_read(workspace):
