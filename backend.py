@@ -1,7 +1,6 @@
 """One chat call to any OpenAI-compatible endpoint, and one clean reply back.
 `python backend.py "Say hello."` tries the set-up. What endpoints and models get wrong is put right
-here: the loop sees one shape of reply. Parts: settings (BACKENDS, connect), chat, errors, replies.
-"""
+here: the loop sees one shape of reply. In order: settings, chat, errors, replies, process."""
 
 import contextlib
 import functools
@@ -22,7 +21,6 @@ from typing import Any, NoReturn
 
 Message = dict[str, Any]  # role, content, and the fields of the role, as in the API
 Watch = Callable[[str, Any], None]  # "request", "chunk" (raw), "text" (as it streams), "notice"
-
 
 # --- settings ------------------------------------------------------------------------------------
 # A row: name, base URL, environment variable of the key (local servers need none), model (or the
@@ -106,7 +104,7 @@ def load_env(path: str) -> None:
 
             dotenv.load_dotenv(path, encoding="utf-8-sig")
         except (ImportError, OSError, ValueError) as error:
-            need(False, f"cannot read .env ({error}): is this .venv/bin/python?")
+            need(False, f"cannot read .env ({error}); without dotenv: is this .venv/bin/python?")
 
 
 def env(name: str) -> str:
@@ -145,7 +143,9 @@ def connect(name: str | None = None, model: str | None = None, url: str | None =
 
 # --- chat ----------------------------------------------------------------------------------------
 @dataclass
-class Reply:  # what came back, made clean
+class Reply:
+    """What came back, made clean."""
+
     content: str | None
     tool_calls: list[Any]  # .id, .function.name, .function.arguments (text), as in the SDK
     finish_reason: str  # as it came; "content_filter" for a refusal too
@@ -163,7 +163,7 @@ def chat(
     messages: list[Message], tools: list[dict] | None = None, *, backend: Endpoint | None = None,
     stream: bool = False, tool_choice: str | None = None, watch: Watch = lambda *_: None,
 ) -> Reply:  # fmt: skip
-    """Send the conversation, return the reply. Raises BackendError."""
+    """Send the messages and the tools' schemas; try again as TRIES has it. Raises BackendError."""
     at, failures, handled = backend or connect(), [], sys.exc_info()[1]
     request: Message = {"model": at.model, "messages": messages, "temperature": at.temperature}
     request |= {"tools": tools, "tool_choice": tool_choice} if tools else {}
@@ -185,15 +185,15 @@ def exchange(at: Endpoint, request: dict, watch: Watch) -> Reply:
     """One request and its reply, told as it grows: by no half of a tag or of a surrogate pair."""
     names = [tool["function"]["name"] for tool in request.get("tools", [])]
     sent = {k: v for k, v in request.items() if v is not None and k not in at.refused}
-    text = text_of(json.dumps(sent, ensure_ascii=False))  # lone surrogates and NaN are refused
-    watch("request", sent := json.loads(text, parse_constant=lambda _: None))
+    body = text_of(json.dumps(sent, ensure_ascii=False))  # lone surrogates and NaN are refused
+    watch("request", sent := json.loads(body, parse_constant=lambda _: None))
     whole, shown = dict[str, Any](), ""
     create = at.client.chat.completions.with_streaming_response.create
     # As extra_body: else the SDK looks up the types of all messages, 0.2 s for 1,000 of them.
     with create(model=at.model, messages=[], extra_body=sent) as response:
         for count, chunk in enumerate(read_chunks(response.iter_bytes())):  # a plain body: just one
             watch("chunk", chunk)
-            if any(map(chunk.get, ["error"] if chunk.get("choices") else MESSAGES)):
+            if any(map(chunk.get, ["error"] if chunk.get("choices") else REASONS)):
                 raise explain(json.dumps(chunk), at)  # status 200, or in mid-stream
             whole = merged(whole, chunk)
             if count % (1 + len(shown) // 1000) == 0:  # a long text is looked at less often
@@ -211,8 +211,8 @@ def exchange(at: Endpoint, request: dict, watch: Watch) -> Reply:
 
 # --- errors --------------------------------------------------------------------------------------
 TRIES = {"transient": 4, "bad_call": 3, "parameter": 4}  # in all, by kind of failure
-MESSAGES = "error message detail msg errors raw".split()
-CODES = "code type status param loc".split()
+REASONS = "error message detail msg errors raw".split()  # fields of an error that say why
+CODES = "code type status param loc".split()  # fields that say what kind of error it is
 RULES = [  # a pattern of status, codes and message; the kind; what to do. The first that fits
     (r"\A4(?:00|04|22).*\b(stream_options|temperature|tool_choice)\b", "parameter", "left out now"),
     (r"\A402|insufficient.(quota|balance|credit|fund)|credit balance", "fatal", "no quota is left"),
@@ -227,7 +227,7 @@ RULES = [  # a pattern of status, codes and message; the kind; what to do. The f
      r"function call)|not support.{0,40}\btools?\b", "fatal",
      "model {at.model} cannot call tools: take another, or --no-tools"),
     (r"\A3\d\d", "fatal", "the base URL has moved: the endpoint sends elsewhere"),
-    (r"\A40[13]", "fatal", "check {at.backend.key}, the key of {at.backend.name}"),
+    (r"\A40[13]", "fatal", "check the key: {at.backend.name} takes {at.backend.key}"),
     (r"\A40[45]", "fatal", "is there a model {at.model}? does the base URL lack its /v1?"),
     ("ConnectionRefusedError", "fatal", "nothing listens there: is the server running?"),
     ("gaierror", "fatal", "the host is unknown: check the base URL and the network"),
@@ -235,8 +235,7 @@ RULES = [  # a pattern of status, codes and message; the kind; what to do. The f
     (r"\A(408|409|429|5\d\d)|Timeout|ConnectionError|TransportError", "transient", ""),
     ("page of HTML", "fatal", "the base URL is not that of a chat API"),
     (r"\Aerror ", "transient", "that is no chat completion"),
-    ("proxy|socks", "fatal", "look at the variables HTTP_PROXY and ALL_PROXY"),
-]  # fmt: skip
+    ("proxy|socks", "fatal", "look at the variables HTTP_PROXY and ALL_PROXY")]  # fmt: skip
 
 
 class BackendError(Exception):
@@ -254,7 +253,7 @@ def explain(error: Any, at: Endpoint, response: Any = None, handled: Any = None)
         with contextlib.suppress(ValueError, RecursionError):
             json.loads(error, object_pairs_hook=fields.extend)  # all fields of all objects in it
         codes = " ".join(str(value) for key, value in fields if key in CODES)
-        told = [text for key, text in fields if key in MESSAGES and isinstance(text, str) and text]
+        told = [text for key, text in fields if key in REASONS and isinstance(text, str) and text]
         message = ": ".join(dict.fromkeys(told)) or error
         if html := re.match(r"(?is)\s*<(?:html|!doctype|head|body)(.*<title>(.*?)<)?", message):
             message = f"a page of HTML: {html[2] or ''}"

@@ -48,14 +48,16 @@ HELP = "/clear forgets the conversation, /tokens counts, /exit or Ctrl-D leaves,
 
 
 @dataclass
-class Result:  # what a run came to
-    answer: str = ""  # the best text there is, also at a limit
+class Result:
+    """What a run came to."""
+
+    answer: str = ""  # the best text there is, also at a limit; none after an error
     finish_reason: str = "stop"  # a key of ENDINGS
     steps: int = 0  # model calls
     tool_calls: list[dict] = field(default_factory=list)  # name, arguments, result (a preview)
     usage: dict[str, int] = field(default_factory=dict)  # prompt_, completion_ and total_tokens
     seconds: float = 0.0
-    error: str = ""
+    error: str = ""  # why there is no better answer, in a line
     trace: str | None = None  # the file that records it
 
     def limit(self, max_steps: int, max_tokens: int) -> str:
@@ -71,10 +73,10 @@ def run(
     system: str = SYSTEM, messages: list[Message] | None = None, max_steps: int = 25,
     max_tokens: int = 0, approve: Approve = None, watch: Watch = lambda *_: None,
 ) -> Result:  # fmt: skip
-    """Work on a task until the model answers, or a limit is reached. `model` is asked in the place
-    of `chat`. `messages` is a conversation to go on with, changed in place; with no task it goes on
-    where it stopped. `watch` is told the events of `chat`, and "task", "reply", "call", "result"
-    and "end". Raises only what `connect` raises, and that only where no `model` is given."""
+    """Work on a task until the model answers, or a limit is reached; without one, go on. `model` is
+    asked in place of `chat` and `connect()`, which may raise. `messages`, a conversation to go on
+    with, is changed in place. Without `approve`, tools that ask are denied. `watch` is told what
+    `chat` tells, and "task" (messages), "reply", "call", "result" (its text) and "end" (Result)."""
     model = model or functools.partial(chat, backend=connect())
     started, result, nudge = time.monotonic(), Result(), ""
     messages = [] if messages is None else messages
@@ -130,16 +132,16 @@ def tell(messages: list[Message], text: str) -> None:
 
 def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) -> str:
     """What a small model needs to hear after a reply that is neither a call nor an answer."""
-    text, names, last = reply.content or "", "|".join(registry) or "(?!)", messages[-1]
+    text, tools, last = reply.content or "", "|".join(registry) or "(?!)", messages[-1]
     text = "" if text.startswith("error: ") else text  # a small model repeats a result
-    call = rf"({names})\W*{{|(?:json\W+)?name[\"']\W+\w+\W+(?:arguments|parameters)[\"']"
-    told = re.search(rf"(?i)\b(?:use|call|try|run) (?:the )?`?({names})\b|\A\W*(?:{call})", text)
+    call = rf"({tools})\W*{{|(?:json\W+)?name[\"']\W+\w+\W+(?:arguments|parameters)[\"']"
+    told = re.search(rf"(?i)\b(?:use|call|try|run) (?:the )?`?({tools})\b|\A\W*(?:{call})", text)
     if text and not (registry and (told or reply.finish_reason == "tool_calls")):
         return ""
     will_do = not re.search(r"(?m)\Aerror: (?!not run)|^Next, ", last["content"])
     if not text and (not registry or last["role"] == "tool" and will_do):
         return "(Your reply was no answer. Now answer the question in plain words.)"
-    return f"(That is no answer yet. Make the next call: its JSON, nothing else. Tools: {names}.)"
+    return f"(That is no answer yet. Make the next call: its JSON, nothing else. Tools: {tools}.)"
 
 
 def ask(model: Callable, messages: list, registry: dict, watch: Watch, closing: bool) -> Reply:
@@ -386,7 +388,8 @@ class Terminal:
 # --- command line --------------------------------------------------------------------------------
 def parse(argv: list[str] | None) -> argparse.Namespace:
     """The options; what is not given comes from the environment, or the `.env` beside this file."""
-    parser = argparse.ArgumentParser(prog="harness.py", epilog="Exit codes: see the README.")
+    codes = "exit codes: 0 answered, 1 endpoint failed, 2 wrong usage, 3 limit reached, 130 Ctrl-C"
+    parser = argparse.ArgumentParser(prog="harness.py", epilog=codes)
     add, switch = parser.add_argument, functools.partial(parser.add_argument, action="store_true")
     add("task", nargs="*", help='the task; a word "-" stands for standard input; none: a chat')
     add("--backend", metavar="NAME", help="groq, openai, ollama, ... (AGENT_BACKEND)")
@@ -401,10 +404,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--tools", metavar="FILE.py", action="append", default=[], help="add the tools of a file")
     switch("--no-tools", help="send no tools")
     add("--system", metavar="TEXT", help="another system prompt")
-    add("--trace", metavar="FILE", help=f"where the run is recorded ({RUNS}/...)")
+    one = parser.add_mutually_exclusive_group().add_argument
+    one("--trace", metavar="FILE", help=f"where the run is recorded ({RUNS}/...)")
     switch("--no-trace", help="do not record the run")
-    add("--resume", metavar="FILE", nargs="?", const="", help="go on with a run (the last one)")
-    add("--replay", metavar="FILE", help="play a run again: recorded model, real tools")
+    one("--resume", metavar="FILE.jsonl", nargs="?", const="", help="go on with a run (the last)")
+    one("--replay", metavar="FILE.jsonl", help="play a run again: recorded model, real tools")
     switch("--json", help="print one JSON object")
     add("--stream", action=argparse.BooleanOptionalAction, help="on where stderr is a terminal")
     switch("--inspect", help="the raw request and reply of every call, on stderr")
@@ -426,8 +430,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     options.task = f"{words.strip()}\n\n{piped.strip()}".strip()
     options.recorded = options.replay or options.resume is not None
     options.chat = not options.task and not options.recorded
-    alone = not options.task and options.resume is None
-    need(alone or not options.replay, "--replay takes no task and no --resume: it plays a record")
+    need(not (options.replay and options.task), "--replay takes no task: it plays a record")
     need(sys.stdin.isatty() or not options.chat, "no task: give it as words, or - for stdin")
     return options
 
@@ -454,10 +457,10 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
     """Do what the options ask for: a task, a chat, or a recorded run; returns the last result."""
     for path in options.tools:
         load_tools(path)
-    os.environ["AGENT_ALLOW"] = "\n".join([env("AGENT_ALLOW"), *options.allow])
+    os.environ["AGENT_ALLOW"] = "\n".join([os.environ.get("AGENT_ALLOW", ""), *options.allow])
     os.environ["AGENT_SANDBOX"] = "1" if options.sandbox else env("AGENT_SANDBOX")
-    told = run_shell("true") if sandbox() else "[exit code 0]"  # rather not run than run without
-    need(told.endswith("[exit code 0]"), f"the sandbox does not start: {told}")
+    if sandbox():  # rather not run than run without
+        need("[exit code 0]" in (told := run_shell("true")), f"the sandbox does not start: {told}")
     agents = dispatch("read_file", {"path": "AGENTS.md"}) if Path("AGENTS.md").is_file() else ""
     if agents.startswith("error: "):  # it is read as the model would read it
         terminal.line(f"AGENTS.md is not used: {agents}")

@@ -23,11 +23,10 @@ CHECKS: list[tuple] = [  # name, needed, question, options of chat, what must be
     ("two calls in one turn", False, BOTH, TOOL, lambda r, raw: r.tool_calls[1:]),
     ("streaming", False, "Say hello.", {"stream": True}, lambda r, raw: r.content and raw[1:]),
     ("streamed tool call", False, READ, TOOL | {"stream": True}, lambda r, raw: r.tool_calls),
-    ("usage told", False, READ, TOOL, lambda r, raw: r.usage["total_tokens"]),
-]
+    ("usage told", False, READ, TOOL, lambda r, raw: r.usage["total_tokens"])]  # fmt: skip
 
 
-def exchange(endpoint: Endpoint, asked: str | list, options: dict) -> tuple[Reply, dict[str, list]]:
+def ask(endpoint: Endpoint, asked: str | list, options: dict) -> tuple[Reply, dict[str, list]]:
     """The reply to a question or a conversation, and what `chat` told on the way, by event."""
     told: dict[str, list] = {}
     messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
@@ -44,7 +43,7 @@ def check(endpoint: Endpoint) -> int:
         show("no  models list:", str(error))
     for name, needed, asked, options, judge in CHECKS:
         try:
-            reply, events = exchange(endpoint, asked, options)
+            reply, events = ask(endpoint, asked, options)
             holds = judge(reply, raw := events["chunk"])
             text = reply.tool_calls and '"arguments":' not in json.dumps(raw)
             well = "calls come as text: the harness reads them" if text else ""
@@ -74,7 +73,7 @@ def main() -> int:
     endpoint = connect(options.backend, options.model, options.base_url)
     if options.check:
         return check(endpoint)
-    reply, events = exchange(endpoint, " ".join(options.question), {"tools": TOOLS})
+    reply, events = ask(endpoint, " ".join(options.question), {"tools": TOOLS})
     calls = [f"\n  {call.function.name} {call.function.arguments}" for call in reply.tool_calls]
     if options.raw:
         show("request:", events["request"][-1])

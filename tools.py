@@ -93,8 +93,8 @@ Approve = Callable[[Tool, dict], tuple[bool, str]] | None  # yes or no, and the 
 
 
 def dispatch(name: str, arguments: Any, approve: Approve = None, registry: dict = REGISTRY) -> str:
-    """Run a call, its arguments JSON or a dict, and return its result, a text that is never empty.
-    Never raises, Ctrl-C aside: "error: " and what to do next, or "denied: " and why are results."""
+    """Run a call, its arguments JSON or a dict; return its result, a text, never empty. A tool that
+    asks is "denied: " without `approve`. Never raises but Ctrl-C: "error: " tells what to do."""
     try:
         called: Any = registry.get(name)
         require(called, f"there is no tool {name!r}. The tools are: {', '.join(registry)}")
@@ -155,7 +155,7 @@ PROTECTED = r"""(?x) \.git | git~.* | \.env (?!\.example\Z).* | id_(rsa|dsa|ecds
     | \.(npmrc|pypirc|git-credentials|htpasswd|pgpass|ssh|gnupg|aws|harness)"""
 DEVICE = r"(?i)\0|\A[\\/]{2}|:|(\A|[\\/])(con|nul|aux|prn|com\d|lpt\d) *([.\\/]|\Z)"  # of Windows
 GLOB = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]", "{": "(?:", "}": ")", ",": "|"}
-OPENING = sum(getattr(os, f"O_{flag}", 0) for flag in ("NOFOLLOW", "NONBLOCK", "BINARY"))
+OPEN_FLAGS = sum(getattr(os, f"O_{flag}", 0) for flag in ("NOFOLLOW", "NONBLOCK", "BINARY"))
 PROC = os.path.isdir("/proc/self/fd")  # Linux tells what is open
 MOST_ENTRIES, LARGEST, MOST_SECONDS = 200_000, 10_000_000, 60  # names, characters to edit, seconds
 
@@ -167,8 +167,8 @@ def is_protected(name: str) -> bool:
 
 
 def inside(path: str, there: bool = False) -> Path:
-    """The resolved path of something in the workspace, `there` or not; else a ToolError. What even
-    `safely` leaves open: a hard link, and but on Linux a folder swapped for a link and back."""
+    """The resolved path of something in the workspace, `there` or not; else a ToolError. Left open:
+    hard links, the names in a folder swapped for a link; off Linux, one that is swapped back."""
     require(not re.search(DEVICE if os.name == "nt" else "\0", path), f"{path!r} is no file's path")
     root, asked = Path().resolve(), os.path.expanduser(path) or "."
     resolved = Path(os.path.realpath(asked))  # not after a loop of links, as in `loop/../link/x`
@@ -190,7 +190,7 @@ def inside(path: str, there: bool = False) -> Path:
 
 def safely(path: str, flags: int) -> int:
     """The opener of every file, to read and to write: no link, pipe, device or folder is opened."""
-    descriptor = os.open(path, flags | OPENING, 0o666)
+    descriptor = os.open(path, flags | OPEN_FLAGS, 0o666)
     place = os.readlink(f"/proc/self/fd/{descriptor}") if PROC else os.path.realpath(path)
     if os.path.isfile(descriptor) and place == path:  # not behind a link that came meanwhile
         return descriptor
@@ -212,9 +212,8 @@ def walk() -> Iterator[str]:
     for folder, folders, files in os.walk("."):
         names = [name for name in sorted(folders) if not (name in LEFT_OUT or is_protected(name))]
         folders[:] = names if folder.count(os.sep) < 60 else []  # deeper takes minutes
-        for name in sorted(files):
-            if not is_protected(name):
-                yield os.path.join(folder, name)[2:].replace(os.sep, "/")
+        for name in sorted(itertools.filterfalse(is_protected, files)):
+            yield os.path.join(folder, name)[2:].replace(os.sep, "/")
 
 
 def files_like(pattern: str) -> list[str]:
@@ -223,8 +222,7 @@ def files_like(pattern: str) -> list[str]:
     anywhere = "" if "/" in pattern else "**/"
     pattern = pattern.rstrip("/") + "/**" if inside(pattern).is_dir() else anywhere + pattern
     tokens = re.findall(r"(?s)\*\*/|\*\*|\[\^?.[^\]]*\]|.", pattern.replace("[!", "[^"))
-    parts = (GLOB.get(each) or (each if len(each) > 1 else re.escape(each)) for each in tokens)
-    wanted = re.compile("".join(parts))
+    wanted = re.compile("".join(GLOB.get(t) or (t if len(t) > 1 else re.escape(t)) for t in tokens))
     return [path for path in itertools.islice(walk(), MOST_ENTRIES) if wanted.fullmatch(path)]
 
 
@@ -287,7 +285,7 @@ def read_file(path: File, start_line: Line = 1, end_line: Line | None = None) ->
     for line, piece in enumerate(text_lines(resolved), 1):
         if text and line > (end_line or line):
             return f"{text}[this is not all: go on with start_line={line}]"
-        if text and len(text) + len(piece) > room:  # in other words: small models just go on
+        if text and len(text) + len(piece) > room:  # worded otherwise: "go on" is obeyed for ever
             return f"{text}[cut here: start_line={line} shows more]"
         if line >= start_line and len(piece) > room:
             return f"{piece[:room]}\n[line {line} goes on, but is longer than a result may be]"
@@ -358,7 +356,7 @@ def changed(path: str, new: str, old: str | None = None) -> tuple[Path, str, str
 def edit_file(path: File, old: Old, new: Annotated[str, "New text."]) -> str:
     """Change one piece of text in a file."""
     where, before, after = changed(path, new, old)
-    shown = difference(where, before, after)
+    shown = difference(where, before, after)  # first: it may run out of time
     write_file(path, after)
     return f"done, {path} is changed:\n{shown}"
 
@@ -473,4 +471,5 @@ def read_on(pipe: Any, output: dict[str, Any], half: int) -> None:
 
 
 if __name__ == "__main__":
-    print(json.dumps(TOOLS, indent=2))
+    with contextlib.suppress(BrokenPipeError):  # of `| head`
+        os.write(1, json.dumps(TOOLS, indent=2).encode() + b"\n")

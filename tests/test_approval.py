@@ -256,3 +256,10 @@ def test_no_file_of_the_workspace_widens_what_is_allowed(harness, workspace):
     done = harness("Go.", replies=[say(TOUCH), DONE])
     assert done.endpoint.results == ["denied: nobody is there to approve it"]
     assert not (workspace / "made").exists()
+
+
+def test_a_command_that_is_allowed_in_the_environment_keeps_its_quotes(harness, workspace):
+    command = 'echo "hi there"'
+    replies = [say(call("run_shell", {"command": command})), say("done")]
+    done = harness("Greet.", replies=replies, env={"AGENT_ALLOW": command})
+    assert done.endpoint.results == ["hi there\n[exit code 0]"]

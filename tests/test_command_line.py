@@ -218,6 +218,7 @@ def test_a_person_at_a_terminal_is_asked(workspace):
 
 OTHERS = [  # a command line, its exit code, how much of stdout comes, what stderr says
     ("S probe.py | head -c 9", 0, 9, ""),
+    ("{ sleep 0.2; S tools.py; } | true", 0, 0, ""),
     ("S backend.py >&-", 0, 0, ""),
     ("S backend.py >/dev/full", 1, 0, "error: OSError: [Errno 28] No space left on device\n"),
 ]

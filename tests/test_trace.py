@@ -210,10 +210,17 @@ def test_a_link_does_not_lead_the_record_elsewhere(harness, workspace):
     assert list(elsewhere.iterdir()) == []
 
 
-@pytest.mark.parametrize("more", ["And?", "--resume"])
-def test_a_replay_takes_nothing_else(harness, more):
-    done = harness("--replay", str(ROOT / "examples/tour.jsonl"), more)
-    assert done.code == 2 and "takes no task" in done.err
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--replay", str(ROOT / "examples/tour.jsonl"), "And?"], "takes no task"),
+        (["--replay", str(ROOT / "examples/tour.jsonl"), "--resume"], "not allowed with"),
+        (["--resume", str(ROOT / "examples/tour.jsonl"), "--trace", "t"], "not allowed with"),
+    ],
+)
+def test_one_record_at_a_time(harness, arguments, told):
+    done = harness(*arguments)
+    assert done.code == 2 and told in done.err
 
 
 def test_nothing_to_go_on_with(harness):
