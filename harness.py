@@ -138,7 +138,7 @@ def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) 
     told = re.search(rf"(?i)\b(?:use|call|try|run) (?:the )?`?({tools})\b|\A\W*(?:{call})", text)
     if text and not (registry and (told or reply.finish_reason == "tool_calls")):
         return ""
-    will_do = not re.search(r"(?m)\Aerror: (?!not run)|^Next, ", last["content"])
+    will_do = not re.search(r"(?m)\Aerror: (?!not run)|^Next, ", last["content"])  # of list_files
     if not text and (not registry or last["role"] == "tool" and will_do):
         return "(Your reply was no answer. Now answer the question in plain words.)"
     return f"(That is no answer yet. Make the next call: its JSON, nothing else. Tools: {tools}.)"
@@ -329,6 +329,7 @@ class Terminal:
             whole = self.options.verbose or len(text) < 2000
             self.line(f"{event}: {text if whole else f'{text[:1000]} ... {text[-1000:]}'}")
         self.step = 0 if event == "task" else self.step + (event == "reply")
+        most = None if self.options.verbose else 160  # characters of a line
         if event == "request" and self.lively:
             self.answered.clear()
             self.waiter = threading.Thread(target=self.wait, daemon=True)
@@ -341,10 +342,10 @@ class Terminal:
         elif event == "notice":
             self.line(data)
         elif event == "call":
-            self.line(f"[{self.step}] {data.function.name} {data.function.arguments}", dim=False)
+            self.line(f"[{self.step}] {data.function.name} {data.function.arguments[:most]}", False)
         elif event == "result":
             lines = visible(data).splitlines()
-            shown = lines if self.options.verbose else [line[:160] for line in lines[:3]]
+            shown = [line[:most] for line in lines[: most and 3]]
             more = f" (+{len(lines) - len(shown)} lines)" if len(lines) > len(shown) else ""
             self.line("\n".join(f"    {line}" for line in shown) + more)
         elif event == "end":
@@ -364,11 +365,10 @@ class Terminal:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             self.line("nobody is at a terminal to ask: -y allows all, --allow an exact command")
             return False, "nobody is there to approve it"
-        what = json.dumps(arguments, ensure_ascii=False)
-        what = arguments["command"] if set(arguments) == {"command"} else what
-        what = tool.preview(**arguments) if tool.preview else what
+        parts = [v if k == "command" else f"({k}: {json.dumps(v)})" for k, v in arguments.items()]
+        what = tool.preview(**arguments) if tool.preview else "\n".join(parts)
         lines = visible(what, strict=True).replace("\n", "\n  | ")
-        print(f"{tool.name} ({len(what)} characters):\n  | {lines}", file=sys.stderr)
+        print(f"{tool.name}, {len(what)} characters in all:\n  | {lines}", file=sys.stderr)
         try:  # to forget keys that were pressed before the question was there to be read
             import termios  # noqa: PLC0415  (POSIX)
 
@@ -461,18 +461,18 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
     os.environ["AGENT_SANDBOX"] = "1" if options.sandbox else env("AGENT_SANDBOX")
     if sandbox():  # rather not run than run without
         need("[exit code 0]" in (told := run_shell("true")), f"the sandbox does not start: {told}")
-    agents = dispatch("read_file", {"path": "AGENTS.md"}) if Path("AGENTS.md").is_file() else ""
-    if agents.startswith("error: "):  # it is read as the model would read it
-        terminal.line(f"AGENTS.md is not used: {agents}")
-        agents = ""
-    system = (options.system or SYSTEM) + "\n\nAGENTS.md of this folder says:\n" * bool(agents)
+    system = options.system or ("Answer in plain words." if options.no_tools else SYSTEM)
+    if Path("AGENTS.md").is_file():  # it is read as the model would read it
+        used = not (told := dispatch("read_file", {"path": "AGENTS.md"})).startswith("error: ")
+        system += f"\n\nAGENTS.md of this folder says:\n{told}" * used
+        terminal.line(f"AGENTS.md is not used: {told}" * (not used))
     files = filter(Path.is_file, RUNS.glob("*.jsonl"))
     new = RUNS / f"{datetime.now():%Y%m%dT%H%M%S}-{os.urandom(3).hex()}.jsonl"
     usual = new if options.resume is None else max(files, key=os.path.getmtime, default=RUNS)
     trace = Trace(Path(options.replay or options.resume or options.trace or usual), terminal)
     need(trace.turns or not options.recorded, f"there is no recorded run in {trace.path}")
     trace.path = Path(os.devnull) if options.replay or options.no_trace else trace.path
-    how: dict[str, Any] = {"system": system + agents, "max_steps": int(options.max_steps)}
+    how: dict[str, Any] = {"system": system, "max_steps": int(options.max_steps)}
     how |= {"max_tokens": int(options.max_tokens), "registry": {} if options.no_tools else REGISTRY}
     how |= {"approve": terminal.approve, "watch": trace.watch}
     result, messages = Result(), list(trace.messages) if options.recorded else []

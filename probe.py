@@ -45,7 +45,7 @@ def check(endpoint: Endpoint) -> int:
         try:
             reply, events = ask(endpoint, asked, options)
             holds = judge(reply, raw := events["chunk"])
-            text = reply.tool_calls and '"arguments":' not in json.dumps(raw)
+            text = "tool call" in name and holds and '"arguments":' not in json.dumps(raw)
             well = "calls come as text: the harness reads them" if text else ""
             told = well if holds else f"in {len(raw)} pieces came {json.dumps(reply.message)}"
         except BackendError as error:

@@ -381,7 +381,7 @@ def write_file(path: File, content: Annotated[str, "The whole text."]) -> str:
 PASSED_ON = """PATH HOME LANG TERM TMPDIR TZ USER SHELL VIRTUAL_ENV TEMP TMP PATHEXT SYSTEMROOT
     WINDIR COMSPEC USERPROFILE APPDATA LOCALAPPDATA PROGRAMDATA PROGRAMFILES""".split()  # no keys
 NO_PAGER = {"PAGER": "cat", "GIT_PAGER": "cat", "GIT_TERMINAL_PROMPT": "0"}
-SYSTEM = """/usr /bin /sbin /lib /lib32 /lib64 /etc /opt /nix /gnu /snap /home/linuxbrew ~/.pyenv
+READABLE = """/usr /bin /sbin /lib /lib32 /lib64 /etc /opt /nix /gnu /snap /home/linuxbrew ~/.pyenv
     ~/.nvm ~/.asdf ~/.rustup ~/.local/bin ~/.local/lib ~/.local/share/uv""".split()
 BWRAP = """--die-with-parent --new-session --unshare-all --cap-drop ALL --dev /dev --proc /proc
     --ro-bind /proc/sys /proc/sys --tmpfs /tmp --setenv TMPDIR /tmp""".split()
@@ -409,7 +409,7 @@ def sandbox() -> list[str]:
     require(not home.is_relative_to(root), "not run: no sandbox can be around the home folder")
     require(not os.path.islink(".git"), "not run: the sandbox cannot keep a `.git` that is a link")
     argv: list = [*bwrap, *BWRAP, "--tmpfs", home]
-    shown = [*SYSTEM, *os.get_exec_path(), os.environ.get("VIRTUAL_ENV", "")]
+    shown = [*READABLE, *os.get_exec_path(), os.environ.get("VIRTUAL_ENV", "")]
     for each in map(os.path.expanduser, [*shown, sys.prefix, sys.base_prefix]):
         if os.path.isabs(each) and not home.is_relative_to(os.path.realpath(each)):
             argv += ["--ro-bind-try", each, each]

@@ -48,13 +48,20 @@ def ended(child):
 @pytest.mark.parametrize("answer", ["y", " YES "])
 def test_a_yes_runs_it_once(run, workspace, answer):
     child, endpoint = run(say(TOUCH), DONE)
-    assert "run_shell (10 characters):\n  | touch made\n" in asked(child)
+    assert "run_shell, 10 characters in all:\n  | touch made\n" in asked(child)
     assert not (workspace / "made").exists()
     child.sendline(answer)
     screen, code = ended(child)
     assert code == 0 and "Done." in screen
     assert (workspace / "made").exists()
     assert endpoint.results == ["(no output)\n[exit code 0]"]
+
+
+def test_a_command_with_a_time_limit_is_shown_as_a_command(run, workspace):
+    child, _ = run(say(call("run_shell", {"command": 'echo "a\nb"', "timeout": 9})), DONE)
+    assert '  | echo "a\n  | b"\n  | (timeout: 9)\n' in asked(child)
+    child.sendline("n")
+    assert ended(child)[1] == 0
 
 
 NO = [  # what is typed, and what the model gets
@@ -174,7 +181,7 @@ def test_nothing_in_a_command_is_hidden(run):
     child, _ = run(say(*(call("run_shell", {"command": each}) for each, _ in HIDDEN)), DONE)
     for command, shown in HIDDEN:
         screen = asked(child)
-        assert f"run_shell ({len(command)} characters):\n  | {shown}\n" in screen
+        assert f"run_shell, {len(command)} characters in all:\n  | {shown}\n" in screen
         assert not re.search("[\x07\x08\x0b\x0c\x80-\x9f\u200b\u202e\u3164]|\x1b(?!\\[K)", screen)
         child.sendline("n")
     assert ended(child)[1] == 0
@@ -195,7 +202,7 @@ def test_a_long_command_is_shown_to_its_end(run, workspace):
     child, _ = run(say(*(call("run_shell", {"command": each}) for each in long)), DONE)
     for command in long:
         screen = asked(child)
-        assert "(5000 characters)" in screen
+        assert ", 5000 characters in all:" in screen
         assert command in screen.replace("\n", "")
         child.sendline("n")
     assert ended(child)[1] == 0

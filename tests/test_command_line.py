@@ -57,6 +57,15 @@ def test_options_may_stand_after_the_words(harness):
     done = harness("say", "hi", "--no-tools", replies=[say("hi")])
     assert "tools" not in done.endpoint.requests[0]
     assert "tool_choice" not in done.endpoint.requests[0]
+    assert "tool" not in done.endpoint.requests[0]["messages"][0]["content"]
+
+
+def test_a_long_call_is_shown_by_its_beginning(harness):
+    long = call("write_file", {"path": "a.txt", "content": "x" * 5000})
+    done = harness("Write.", replies=[say(long), say("done")])
+    assert '[1] write_file {"path": "a.txt", "content": "xxx' in done.err
+    assert max(map(len, done.err.splitlines())) < 200
+    assert "x" * 5000 in harness("-v", "Write.", replies=[say(long), say("done")]).err
 
 
 def test_system_replaces_the_prompt_and_agents_md_joins_it(harness, workspace):

@@ -91,6 +91,7 @@ def test_calls_as_text_are_told_apart(checked):
     with Endpoint(lambda body: able(body, "native calls")) as endpoint:
         done = checked(endpoint)
     assert "ok  tool call: calls come as text: the harness reads them" in done.stdout
+    assert done.stdout.count("calls come as text") == 2  # plain and streamed
     assert (done.returncode, lines(done, "no  ")) == (0, ["two calls in one turn"])
 
 
