@@ -140,7 +140,8 @@ def serve(gguf: Path, port: int, child: bool) -> None:
     params.ui = False
     params.verbosity = 1
     server = xllamacpp.Server(params)
-    print(f"{gguf.stem} on {server.listening_address}/v1  (Ctrl-C stops it)", flush=True)
+    print(f"{gguf.stem} on {server.listening_address}/v1  (Ctrl-C stops it)")
+    print("in the other terminal: export AGENT_MAX_CHARS=2500  (it reads slowly)", flush=True)
     parent = os.getppid()
     while not child or os.getppid() == parent:
         time.sleep(1)
