@@ -32,10 +32,9 @@ SYSTEM = """\
 You answer questions about the files in the current folder. You cannot see them, so call a tool:
 search_text finds where something is defined or set, list_files finds a file, read_file shows it.
 Reply with one tool call and nothing else, then wait for its result:
-<tool_call>
-{"name": "list_files", "arguments": {}}
-</tool_call>
-If the result does not show the answer, call the next tool. If it does, reply in plain words."""
+<tool_call>\n{"name": "list_files", "arguments": {}}\n</tool_call>
+If the result does not show the answer, call the next tool. \
+If it does, reply with the answer in plain words."""
 ENDINGS = {  # finish_reason: the exit code, and why there is no better end
     "stop": (0, ""), "error": (1, ""), "content_filter": (1, "a content filter stopped the reply"),
     "max_steps": (3, "the step limit is reached"), "max_tokens": (3, "the token limit is reached"),
@@ -138,8 +137,9 @@ def nudge_for(reply: Reply, messages: list[Message], registry: dict[str, Tool]) 
     told = re.search(rf"(?i)\b(?:use|call|try|run) (?:the )?`?({tools})\b|\A\W*(?:{call})", text)
     if text and not (registry and (told or reply.finish_reason == "tool_calls")):
         return ""
+    again = told and f"'{told[1] or told[2]}'" in str(messages[-2:-1])  # tells of its last call
     will_do = not re.search(r"(?m)\Aerror: (?!not run)|^Next, ", last["content"])  # of list_files
-    if not text and (not registry or last["role"] == "tool" and will_do):
+    if (again or not text) and (not registry or last["role"] == "tool" and will_do):
         return "(Your reply was no answer. Now answer the question in plain words.)"
     return f"(That is no answer yet. Make the next call: its JSON, nothing else. Tools: {tools}.)"
 

@@ -147,6 +147,17 @@ def test_a_call_that_is_only_described_is_asked_for(harness):
     assert "Make the next call" in done.endpoint.requests[1]["messages"][-1]["content"]
 
 
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [("list_dir", "Now answer the question"), ("read_file", "Make the next call")],
+)
+def test_a_call_that_was_made_already_is_not_asked_for_once_more(harness, named, told):
+    described = say(f"You can call the `{named}` function.")
+    done = harness("Look.", replies=[say(call("list_dir")), described, say("done")])
+    assert done.out == "done\n"
+    assert told in done.endpoint.requests[2]["messages"][-1]["content"]
+
+
 def test_a_text_that_was_nudged_is_taken_the_second_time(harness):
     done = harness(
         "Which tools do you have?", replies=[say("You can use the `list_dir` function.")]
