@@ -365,7 +365,7 @@ class Terminal:
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
             self.line("nobody is at a terminal to ask: -y allows all, --allow an exact command")
             return False, "nobody is there to approve it"
-        parts = [v if k == "command" else f"({k}: {json.dumps(v)})" for k, v in arguments.items()]
+        parts = [str(v) if k == "command" else f"({k}: {v!r})" for k, v in arguments.items()]
         what = tool.preview(**arguments) if tool.preview else "\n".join(parts)
         lines = visible(what, strict=True).replace("\n", "\n  | ")
         print(f"{tool.name}, {len(what)} characters in all:\n  | {lines}", file=sys.stderr)
@@ -459,8 +459,8 @@ def start(options: argparse.Namespace, terminal: Terminal) -> Result:
         load_tools(path)
     os.environ["AGENT_ALLOW"] = "\n".join([os.environ.get("AGENT_ALLOW", ""), *options.allow])
     os.environ["AGENT_SANDBOX"] = "1" if options.sandbox else env("AGENT_SANDBOX")
-    if sandbox():  # rather not run than run without
-        need("[exit code 0]" in (told := run_shell("true")), f"the sandbox does not start: {told}")
+    told = run_shell("true") if sandbox() else "[exit code 0]"  # rather not run than run without
+    need(told.endswith("[exit code 0]"), f"the sandbox does not start: {told}")
     system = options.system or ("Answer in plain words." if options.no_tools else SYSTEM)
     if Path("AGENTS.md").is_file():  # it is read as the model would read it
         used = not (told := dispatch("read_file", {"path": "AGENTS.md"})).startswith("error: ")

@@ -64,6 +64,18 @@ def test_a_command_with_a_time_limit_is_shown_as_a_command(run, workspace):
     assert ended(child)[1] == 0
 
 
+def test_what_a_tool_of_ones_own_is_given_is_shown(run, workspace):
+    (workspace / "mine.py").write_text(
+        "from tools import tool\n\n\n@tool(asks=True)\n"
+        "def greet(command: list[str], name: str) -> str:\n    'Greet.'\n    return name\n"
+    )
+    made = call("greet", {"command": ["hi"], "name": "Zo\u00eb\u202e\n"})
+    child, _ = run(say(made), DONE, options=("--tools", "mine.py"))
+    assert "  | ['hi']\n  | (name: 'Zo\u00eb\\u202e\\n')\n" in asked(child)
+    child.sendline("n")
+    assert ended(child)[1] == 0
+
+
 NO = [  # what is typed, and what the model gets
     ("", "denied: the user said no."),
     ("n", "denied: the user said no."),

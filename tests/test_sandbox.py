@@ -1,5 +1,7 @@
 """--sandbox: commands in bubblewrap, for real. Skipped where bubblewrap does not work."""
 
+import contextlib
+import io
 import json
 import os
 import socket
@@ -10,6 +12,7 @@ import time
 import pytest
 from conftest import left_running
 
+import harness
 import tools
 from tools import dispatch
 
@@ -223,6 +226,10 @@ def assert_nothing_runs(workspace, *why):
     told = shell("touch ran")
     assert not (workspace / "ran").exists()
     assert all(word in told for word in why), told
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        assert harness.main(["--sandbox", "Hi."]) == 2  # before any endpoint is looked for
+    assert all(word in said.getvalue() for word in why)
 
 
 def test_without_bubblewrap_nothing_runs(workspace, monkeypatch):

@@ -198,7 +198,11 @@ READS = [
     ("list_files", {"glob_pattern": "*.{py,ini}"}, "config/settings.ini\nsrc/main.py\n(2 files"),
     ("list_files", {"glob_pattern": "src/[lm]*.py"}, "src/main.py\n"),
     ("list_files", {"glob_pattern": "src/[!m]*.py"}, "(no files match"),
-    ("list_files", {"glob_pattern": "[z-a]"}, "error: list_files failed: "),
+    (
+        "list_files",
+        {"glob_pattern": "[z-a]"},
+        f"error: list_files failed: {re.error.__name__}: bad character range z-a",
+    ),
     ("search_text", {"query": "alpha"}, "src/deep/er.txt:1: alpha\n(1 matches in 1 files)"),
     ("search_text", {"query": "def \\w+\\("}, "src/main.py:4: def main():\n(1 matches in 1 files)"),
     ("search_text", {"query": "main("}, "src/main.py:4: def main():\n"),
